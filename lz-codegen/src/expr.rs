@@ -141,6 +141,9 @@ impl Emitter<'_> {
                 self.fallible("ceil_divide_int", arguments)
             }
             NodeKind::Call { function: Function::Sqrt, arguments } => self.fallible("sqrt_float", arguments),
+            NodeKind::Call { function: Function::Exp, arguments } => self.fallible("exp_float", arguments),
+            NodeKind::Call { function: Function::Log, arguments } => self.fallible("log_float", arguments),
+            NodeKind::Call { function: Function::Tanh, arguments } => self.certain("tanh_float", arguments),
             NodeKind::Call { function: Function::Abs, arguments } if float => {
                 self.certain("abs_float", arguments)
             }

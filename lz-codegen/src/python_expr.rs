@@ -91,6 +91,9 @@ impl Printer<'_> {
             }
             (Function::Min | Function::Max, [only]) => return self.print(only),
             (Function::Sqrt, _) => "math.sqrt",
+            (Function::Exp, _) => "math.exp",
+            (Function::Log, _) => "math.log",
+            (Function::Tanh, _) => "math.tanh",
             _ => Function::ALL.iter().find(|(_, known)| *known == function).map_or("", |(name, _)| name),
         };
         let arguments: Vec<String> = arguments.iter().map(|argument| self.print(argument).0).collect();

@@ -39,6 +39,7 @@ pub mod reason;
 mod reason_codes;
 pub mod recorded;
 pub mod scope_stack;
+pub mod score_mod;
 pub mod spec;
 pub mod synthetic;
 pub mod tensor;

@@ -146,6 +146,11 @@ fn fill(tensor: &mut Tensor, input: &Input, values: &[Value]) -> Option<()> {
             let (total, parts) = (int(total)?, *shape.last()?);
             each(tensor, |_, last| total * (last + 1) / parts.max(1) - total * last / parts.max(1));
         }
+        // The score itself; spaces fill the rest.
+        Some(ValueRule::ScoreMod(_)) => {
+            (*shape.first()? >= 5).then_some(())?;
+            each(tensor, |number, _| i64::from(b"score".get(number as usize).copied().unwrap_or(b' ')));
+        }
     }
     Some(())
 }

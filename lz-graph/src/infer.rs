@@ -325,7 +325,7 @@ impl Inference<'_> {
                         Some(first.plus(&divisor).minus(&Dim::from(1)).floor_div(&divisor))
                     }
                     Function::Abs => first.constant().map(|value| Dim::from(value.abs())),
-                    Function::Sqrt => None,
+                    Function::Sqrt | Function::Exp | Function::Log | Function::Tanh => None,
                 }
             }
             _ => None,

@@ -280,6 +280,8 @@ pub enum ValueRule {
     IndptrWithin(Typed),
     /// Non-negative; sums to E along the last dimension.
     PartitionOf(Typed),
+    /// The bytes are the text of an expression over an attention score with E parameters.
+    ScoreMod(Typed),
 }
 
 /// A scalar parameter.

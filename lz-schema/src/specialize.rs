@@ -190,8 +190,20 @@ fn rename(schema: &mut RawOperation, change: &dyn Fn(&mut Expression)) {
     };
     for RawInput { shape, values, .. } in entries(&mut schema.inputs) {
         shapes(shape);
-        if let Some(RawValues { index_into, between, indptr_of, indptr_within, partition_of, .. }) = values {
-            [index_into, indptr_of, indptr_within, partition_of].into_iter().flatten().for_each(change);
+        if let Some(RawValues {
+            index_into,
+            between,
+            indptr_of,
+            indptr_within,
+            partition_of,
+            score_mod,
+            ..
+        }) = values
+        {
+            [index_into, indptr_of, indptr_within, partition_of, score_mod]
+                .into_iter()
+                .flatten()
+                .for_each(change);
             between.iter_mut().flat_map(|between| &mut between.value).for_each(change);
         }
     }

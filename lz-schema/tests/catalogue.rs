@@ -179,13 +179,14 @@ fn specialization_is_the_general_operation_with_equal_axes() {
     let axes = |operation: &Operation| -> Vec<String> {
         operation.axes.iter().map(|axis| axis.name.clone()).collect()
     };
-    assert_eq!(axes(special), ["batch", "heads", "head_dim", "seq_k", "head_dim_v"]);
+    let own = ["batch", "heads", "head_dim", "seq_k", "head_dim_v", "score_mod_bytes", "score_param_count"];
+    assert_eq!(axes(special), own);
     assert!(matches!(
         special.inputs[1].shape.all()[1].as_slice(),
         [Dim::Axis(0), Dim::Axis(1), Dim::Axis(3), Dim::Axis(2)]
     ));
     // Constraints on the replaced axis do not apply; sizes for tests are its own.
-    assert_eq!(special.constraints.len(), 1);
+    assert_eq!(special.constraints.len(), 2);
     assert_eq!(special.axes[1].models, [12, 20, 25, 32]);
     assert_eq!(special.params.len(), general.params.len());
     assert_ne!(special.digest, general.digest);

@@ -60,6 +60,16 @@ void calls() {
     const auto strided =
         lz::ops::norm_rms(engine, {.x = {wide.data(), lz::DType::F32, shape, strides}, .eps = 0.0F});
     CHECK(std::fabs(strided.output.as<float>()[1] - 4.0F / scale) < 1e-6F);
+
+    // One query over two keys; the expression hides the second one.
+    std::vector<float> q = {1.0F};
+    std::vector<float> k = {1.0F, 1.0F};
+    std::vector<float> v = {5.0F, 7.0F};
+    const std::string only_first = "score if kv_idx == 0 else -inf";
+    const auto attended = lz::ops::attention_gqa_prefill(
+        engine, {.q = {std::span(q), {1, 1, 1, 1}}, .k = {std::span(k), {1, 2, 1, 1}}, .v = {std::span(v), {1, 2, 1, 1}},
+                 .score_mod = lz::TensorView::of_text(only_first)});
+    CHECK(attended.output.as<float>()[0] == 5.0F);
 }
 
 /// An ONNX model: `relu(x + b)` for `x` of shape [rows, 2], with b = [1, -1].

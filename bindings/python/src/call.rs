@@ -126,11 +126,14 @@ impl<'a, 'py> Frame<'a, 'py> {
             return Err(self.refuse_problem(name, problem));
         }
         if self.like.is_none() {
+            if guard.kind == Kind::Text {
+                return Err(self.refuse_text(name));
+            }
             self.like = Some(object);
             self.like_name = name;
             self.kind = guard.kind;
             self.device = view.device();
-        } else if self.kind != guard.kind {
+        } else if self.kind != guard.kind && guard.kind != Kind::Text {
             return Err(self.refuse_kind(name, guard.kind));
         }
         self.elements = self.elements.saturating_add(view.elements());
@@ -433,6 +436,16 @@ impl<'a, 'py> Frame<'a, 'py> {
                 validation_error(self.py, &self.operation.name, reason)
             }
         }
+    }
+
+    /// The error for a `str` as the first tensor, which determines the library of the outputs.
+    #[cold]
+    fn refuse_text(&self, name: &str) -> PyErr {
+        let reason = Reason::new(ReasonCode::ArgumentKind)
+            .argument(name)
+            .required("a torch tensor, a numpy array or anything with __dlpack__")
+            .found(Kind::Text.name());
+        validation_error(self.py, &self.operation.name, reason)
     }
 
     #[cold]

@@ -246,6 +246,9 @@ fn value_rule(rule: &ValueRule) -> String {
         ValueRule::PartitionOf(total) => {
             format!("sizes that sum to `{}` along the last dimension", total.text)
         }
+        ValueRule::ScoreMod(parameters) => {
+            format!("the text of a [score expression](../score-mod.md) with `{}` parameters", parameters.text)
+        }
     }
 }
 

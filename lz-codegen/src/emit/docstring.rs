@@ -182,6 +182,9 @@ impl Sizes<'_> {
                 counted(divided(self.whole(total)?, last - 1)?)
             }
             Some(ValueRule::PartitionOf(total)) => filled(divided(self.whole(total)?, last)?),
+            Some(ValueRule::ScoreMod(_)) => {
+                format!("\"{:last$}\"", "score", last = usize::try_from(last).ok()?)
+            }
             None => match dtype {
                 DType::F64 | DType::F32 | DType::F16 | DType::BF16 => {
                     format!("torch.randn({sizes}, dtype=torch.{name})")

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use lz_schema::model::{Kind, Operation, ParamType};
+use lz_schema::model::{Kind, Operation, ParamType, ValueRule};
 
 use super::docstring;
 use super::python::{signature_order, takes_out};
@@ -92,6 +92,7 @@ fn parameters(operation: &Operation) -> (Vec<String>, bool) {
                 typed = true;
                 "_T".to_owned()
             }
+            Kind::Tensor if matches!(input.values, Some(ValueRule::ScoreMod(_))) => "str | Tensor".to_owned(),
             Kind::Tensor => "Tensor".to_owned(),
             Kind::Text => "str | Sequence[str]".to_owned(),
             Kind::Tokenizer => "Tokenizer".to_owned(),

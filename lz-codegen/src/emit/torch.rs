@@ -8,7 +8,9 @@
 use std::fmt::Write as _;
 
 use lz_schema::expr::{NodeKind, Typed};
-use lz_schema::model::{Cases, DTypeRef, Dim, Input, Kind, Operation, Output, Param, ParamType, Slot};
+use lz_schema::model::{
+    Cases, DTypeRef, Dim, Input, Kind, Operation, Output, Param, ParamType, Slot, ValueRule,
+};
 
 use super::python::{signature_order, takes_out};
 use crate::python_expr;
@@ -22,7 +24,7 @@ pub fn file(operations: &[Operation]) -> String {
          function. `OVERLOADS` has the schemas; `layerzero._torch` defines them.\"\"\"\n\n\
          import math\n\n\
          import torch\n\n\
-         from layerzero._torch import Overload, out_tensors, refuse_gradients\n\n\
+         from layerzero._torch import Overload, out_tensors, refuse_gradients, text_tensor\n\n\
          _layerzero = torch.ops.layerzero\n\
          OVERLOADS = []\n",
     );
@@ -202,6 +204,11 @@ impl Writer<'_> {
         let flat = self.operation.flat_name();
         let _ = writeln!(text, "\n\ndef {flat}({}):", self.parameters(true));
         let inputs: Vec<&str> = signature_order(self.operation).map(|input| input.name.as_str()).collect();
+        for input in &self.operation.inputs {
+            if matches!(input.values, Some(ValueRule::ScoreMod(_))) {
+                let _ = writeln!(text, "    {0} = text_tensor({0})", input.name);
+            }
+        }
         let _ = writeln!(text, "    refuse_gradients(\"{}\", {})", self.operation.name, inputs.join(", "));
         let mut passed: Vec<String> = inputs.iter().map(|name| (*name).to_owned()).collect();
         passed.extend(self.params().map(|param| format!("{0}={0}", param.name)));

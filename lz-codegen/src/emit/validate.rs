@@ -391,6 +391,7 @@ fn values(operation: &Operation, input: &Input) -> Option<TokenStream> {
         ValueRule::IndptrOf(total) => ("indptr_ok", vec![value(total)]),
         ValueRule::IndptrWithin(total) => ("indptr_within_ok", vec![value(total)]),
         ValueRule::PartitionOf(total) => ("partition_ok", vec![value(total)]),
+        ValueRule::ScoreMod(parameters) => ("score_mod_ok", vec![value(parameters)]),
     };
     let rule = ident(rule);
     Some(quote! { lz::value_rule!(self, #field: #rule(#(#bounds),*)); })

@@ -424,6 +424,7 @@ impl<'c> Checker<'c, '_> {
             ValueRule::IndptrOf(total) => values::indptr_problem(view, int(total)?),
             ValueRule::IndptrWithin(total) => values::indptr_within_problem(view, int(total)?),
             ValueRule::PartitionOf(total) => values::partition_problem(view, int(total)?),
+            ValueRule::ScoreMod(parameters) => values::score_mod_problem(view, int(parameters)?),
         }
     }
 

@@ -7,6 +7,7 @@ pub use super::device_values::{
     DeviceReader, check_device_values, is_checked, set_device_reader, with_host_copy,
 };
 use crate::reason::{Reason, ReasonCode};
+use crate::score_mod::ScoreMod;
 use crate::tensor::{Dims, Indices, TensorView};
 
 /// The sizes of a tensor with every broadcast dimension (stride 0) reduced to 1, so that a view of a few bytes cannot take unbounded
@@ -217,6 +218,17 @@ pub fn partition_problem(view: &TensorView<'_>, total: i64) -> Option<Reason> {
         }
     }
     None
+}
+
+/// The text of a score expression with this many parameters.
+#[inline]
+pub fn score_mod_ok(view: &TensorView<'_>, parameters: i64) -> bool {
+    on_host(view, |view| ScoreMod::of(view, parameters).is_ok()).unwrap_or(true)
+}
+
+/// Where a score expression is wrong.
+pub fn score_mod_problem(view: &TensorView<'_>, parameters: i64) -> Option<Reason> {
+    ScoreMod::of(view, parameters).err()
 }
 
 #[cfg(test)]

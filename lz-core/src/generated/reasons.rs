@@ -59,6 +59,8 @@ crate::reason_codes::reason_codes!(
         "Build the tensor as running sums of the row lengths, beginning with zero.";
     ValueOutOfRange = "VALUE_OUT_OF_RANGE" in Validation: "A value in a tensor is outside the bounds that the operation allows.",
         "Check the values of the tensor.";
+    ScoreModInvalid = "SCORE_MOD_INVALID" in Validation: "The text that modifies attention scores is not a valid expression.",
+        "Correct the expression; docs/score-mod.md lists its names, functions and operators.";
     PartitionInvalid = "PARTITION_INVALID" in Validation: "The sizes in a tensor are negative or do not sum to the partitioned length.",
         "Pass sizes that are zero or more and sum to the length.";
     PageOutOfRange = "PAGE_OUT_OF_RANGE" in Validation: "A page index points outside the cache.",

@@ -14,6 +14,7 @@ use lz_core::mode::ModeFlag;
 use lz_core::operation::OperationInfo;
 use lz_core::plan::Split;
 use lz_core::reason::{Reason, ReasonCode};
+use lz_schema::model::ValueRule;
 
 /// Reasons that a smaller batch can resolve.
 fn is_about_size(code: ReasonCode) -> bool {
@@ -51,6 +52,9 @@ pub(crate) fn plan(call: &Call<'_>) -> Option<(Split, decide::Ranked)> {
         return None;
     }
     let (axis, store) = axis_of(call.table.info)?;
+    if reads_batch_index(call) {
+        return None;
+    }
     let too_large = (0..call.table.candidates.len()).any(|position| {
         let mut reasons: Vec<Reason> = Vec::new();
         filter::examine(call, position as u16, &mut reasons);
@@ -71,6 +75,16 @@ pub(crate) fn plan(call: &Call<'_>) -> Option<(Split, decide::Ranked)> {
         }
     }
     None
+}
+
+/// Whether the call has a score expression, which may read the index in the batch: a part would have other indices.
+fn reads_batch_index(call: &Call<'_>) -> bool {
+    let info = call.table.info;
+    let rules = info.schema().inputs.iter();
+    rules.filter(|input| matches!(input.values, Some(ValueRule::ScoreMod(_)))).any(|input| {
+        let name = format!("given({})", input.name);
+        info.fields.iter().any(|field| field.name == name && call.context.raw(field.store) != 0)
+    })
 }
 
 /// Number of parts of up to `part`; both are positive.

@@ -44,7 +44,8 @@ fn cuts_input(input: &Input, axis: usize) -> bool {
             ValueRule::IndexInto(text)
             | ValueRule::IndptrOf(text)
             | ValueRule::IndptrWithin(text)
-            | ValueRule::PartitionOf(text),
+            | ValueRule::PartitionOf(text)
+            | ValueRule::ScoreMod(text),
         ) => reads(text, axis),
         Some(ValueRule::Between(low, high)) => reads(low, axis) || reads(high, axis),
     };

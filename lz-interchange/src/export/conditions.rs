@@ -59,6 +59,7 @@ impl Exporter<'_> {
                     let (low, high) = (self.python(low), self.python(high));
                     format!("(({name} >= {low}) & ({name} <= {high})).all().item()")
                 }
+                Some(ValueRule::ScoreMod(_)) => continue,
                 Some(ValueRule::PartitionOf(size)) => {
                     format!("({name}.sum(-1) == {}).all().item()", self.python(size))
                 }

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_DECODE: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.decode",
     1,
-    "0e636c22f307ad082a7832a6b76b83846890df3b61c6135f6d3e527556996741",
+    "11f5a0794ae898b9dbd162e4a3c6bfdcf2a692e33de7ef6a4c34d81488b89810",
     "schemas/ops/attention/gqa/decode.yaml",
     include_str!("../../schemas/ops/attention/gqa/decode.yaml"),
     &FIELDS,
@@ -32,6 +32,10 @@ pub struct AttentionGqaDecodeArguments<'a, const NUMBER: u8> {
     pub alibi_slopes: Option<lz::TensorView<'a>>,
     /// Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
     pub sinks: Option<lz::TensorView<'a>>,
+    /// Text of an expression that replaces each score; Python takes a `str`.
+    pub score_mod: Option<lz::TensorView<'a>>,
+    /// Parameters of `score_mod` of each batch row and head: `p0`, `p1`, ….
+    pub score_params: Option<lz::TensorView<'a>>,
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
     pub window_left: Option<i64>,
     /// Soft cap of the scores (tanh); 0 disables it. Default: `0`.
@@ -53,7 +57,8 @@ pub struct AttentionGqaDecodeArguments<'a, const NUMBER: u8> {
 /// ```text
 ///     z    = sm_scale * q[b,h] · k[b,j,g]
 ///     c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
+///     a    = c + alibi_slopes[b,h] * (j - (L - 1))
+///     s[j] = score_mod(a)
 ///     p[j] = exp(s[j]) / Σ_l exp(s[l])
 ///     output[b,h] = Σ_j p[j] v[b,j,g]
 ///     lse[b,h]    = log Σ_j exp(s[j])
@@ -66,23 +71,31 @@ pub struct AttentionGqaDecodeArguments<'a, const NUMBER: u8> {
 /// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
 /// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
 ///
+/// `score_mod` is the text of an expression over `score` (a above), `b`, `h`, `q_idx` (0), `kv_idx` (j), `q_pos` (L - 1), `inf` and the
+/// parameters `p0`, `p1`, … (`score_params[b,h]`), such as `score + p0 * (kv_idx - q_pos)`; absent means a. Numbers are f64 and
+/// follow IEEE 754; operators and functions are those of schemas, and division by zero is no error.
+///
 /// With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 pub type AttentionGqaDecode<'a> = AttentionGqaDecodeArguments<'a, 0>;
 
 lz::arguments!(
     AttentionGqaDecodeArguments < NUMBER >;
     required(q: tensor, k: tensor, v: tensor);
-    optional(kv_lens: tensor, alibi_slopes: tensor, sinks: tensor, window_left: i64, soft_cap: f32,
-        sm_scale: f32, return_lse: bool, layout: AttentionGqaDecodeLayout);
-    order(q, k, v, kv_lens, alibi_slopes, sinks, window_left, soft_cap, sm_scale, return_lse, layout)
+    optional(kv_lens: tensor, alibi_slopes: tensor, sinks: tensor, score_mod: tensor, score_params: tensor,
+        window_left: i64, soft_cap: f32, sm_scale: f32, return_lse: bool, layout: AttentionGqaDecodeLayout);
+    order(q, k, v, kv_lens, alibi_slopes, sinks, score_mod, score_params, window_left, soft_cap, sm_scale,
+        return_lse, layout)
 );
 
-lz::axes!(AttentionGqaDecodeAxes: batch, heads, kv_heads, head_dim, seq_k, head_dim_v);
+lz::axes!(
+    AttentionGqaDecodeAxes: batch, heads, kv_heads, head_dim, seq_k, head_dim_v, score_mod_bytes,
+        score_param_count
+);
 
 lz::checked_call!(
     "attention.gqa.decode", ATTENTION_GQA_DECODE, AttentionGqaDecode, AttentionGqaDecodeAxes,
         AttentionGqaDecodeCall;
-    inputs(q, k, v, kv_lens, alibi_slopes, sinks);
+    inputs(q, k, v, kv_lens, alibi_slopes, sinks, score_mod, score_params);
     params(window_left: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
         layout: AttentionGqaDecodeLayout);
     dtypes(dtype_t = "T");
@@ -114,7 +127,8 @@ impl<'a> AttentionGqaDecode<'a> {
         wrap: impl FnOnce(AttentionGqaDecodeCall<'c>) -> C,
     ) -> Option<&'r C> {
         let mut axes = lz::unbound!(
-            AttentionGqaDecodeAxes: batch, heads, kv_heads, head_dim, seq_k, head_dim_v
+            AttentionGqaDecodeAxes: batch, heads, kv_heads, head_dim, seq_k, head_dim_v, score_mod_bytes,
+                score_param_count
         );
         let mut dtype_t = 0u8;
         let layout = self.layout.unwrap_or(AttentionGqaDecodeLayout::Bshd);
@@ -148,9 +162,21 @@ impl<'a> AttentionGqaDecode<'a> {
             lz::has_dtype(view, lz::DType::F32)?;
             lz::shape!(view, axes, [heads]);
         }
+        if let Some(view) = &self.score_mod {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::U8)?;
+            lz::shape!(view, axes, [score_mod_bytes]);
+        }
+        if let Some(view) = &self.score_params {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::F32)?;
+            lz::shape!(view, axes, [batch, heads, score_param_count]);
+        }
         if NUMBER == 1 {
             lz::same_size(&mut axes.kv_heads, &mut axes.heads)?;
         }
+        axes.score_mod_bytes = axes.score_mod_bytes.max(0);
+        axes.score_param_count = axes.score_param_count.max(0);
         let window_left = self.window_left.unwrap_or(-1);
         let soft_cap = self.soft_cap.unwrap_or(0.0);
         let sm_scale = match self.sm_scale {
@@ -181,8 +207,12 @@ impl<'a> AttentionGqaDecode<'a> {
                 )? == 0i64,
             )?;
         }
-        lz::same_device!(self: q, k, v, kv_lens, alibi_slopes, sinks);
+        lz::holds(self.score_mod.is_some() || !self.score_params.is_some())?;
+        lz::every!(self, contiguous: score_mod);
+        lz::every!(self, on_host: score_mod);
+        lz::same_device!(self: q, k, v, kv_lens, alibi_slopes, sinks, score_params);
         lz::value_rule!(self, kv_lens: range_ok(0i64, axes.seq_k));
+        lz::value_rule!(self, score_mod: score_mod_ok(axes.score_param_count));
         Some(
             checked
                 .insert(
@@ -201,13 +231,15 @@ impl<'a> AttentionGqaDecode<'a> {
     }
 }
 
-static FIELDS: [lz::Field; 24] = [
+static FIELDS: [lz::Field; 30] = [
     lz::Field::axis("batch", 0, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("kv_heads", 2, None),
     lz::Field::axis("head_dim", 3, None),
     lz::Field::axis("seq_k", 4, Some(&[128, 512, 1024, 2048, 4096, 8192, 16384, 32768])),
     lz::Field::axis("head_dim_v", 5, None),
+    lz::Field::axis("score_mod_bytes", 6, Some(&[])),
+    lz::Field::axis("score_param_count", 7, Some(&[])),
     lz::Field::scalar("window_left", lz::FieldKind::Int, 0),
     lz::Field::scalar("soft_cap", lz::FieldKind::Float, 1),
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 2),
@@ -216,16 +248,20 @@ static FIELDS: [lz::Field; 24] = [
     lz::Field::flag("given(kv_lens)", lz::FieldKind::Given, 0, 6, 1),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 7, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 8, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 9, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 14, 6),
-    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 20, 6),
-    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 26, 6),
-    lz::Field::flag("strides(kv_lens)", lz::FieldKind::Strides, 0, 32, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 38, 6),
-    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 44, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 50, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 56, 6),
-    lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
+    lz::Field::flag("given(score_mod)", lz::FieldKind::Given, 0, 9, 1),
+    lz::Field::flag("given(score_params)", lz::FieldKind::Given, 0, 10, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 11, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 16, 6),
+    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 22, 6),
+    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 28, 6),
+    lz::Field::flag("strides(kv_lens)", lz::FieldKind::Strides, 0, 34, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 40, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 46, 6),
+    lz::Field::flag("strides(score_mod)", lz::FieldKind::Strides, 0, 52, 6),
+    lz::Field::flag("strides(score_params)", lz::FieldKind::Strides, 0, 58, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 0, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 6, 6),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 12, 11),
 ];
 
 impl AttentionGqaDecodeCall<'_> {
@@ -233,31 +269,37 @@ impl AttentionGqaDecodeCall<'_> {
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
-        lz::Context::packed(lz::Extent::new(2, 6, 3), self.words(output, lse))
+        lz::Context::packed(lz::Extent::new(2, 8, 3), self.words(output, lse))
     }
     /// The words of the context.
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
-    fn words(&self, output: u64, lse: u64) -> [u64; 11] {
+    fn words(&self, output: u64, lse: u64) -> [u64; 13] {
         [
             u64::from(self.return_lse) | (self.layout as u32 as u64) << 1
                 | u64::from(self.args.kv_lens.is_some()) << 6
                 | u64::from(self.args.alibi_slopes.is_some()) << 7
                 | u64::from(self.args.sinks.is_some()) << 8
-                | lz::dtype_bits(self.dtype_t) << 9
-                | lz::stride_class(&self.args.q) << 14
-                | lz::stride_class(&self.args.k) << 20
-                | lz::stride_class(&self.args.v) << 26
-                | lz::stride_class(&self.args.kv_lens) << 32
-                | lz::stride_class(&self.args.alibi_slopes) << 38
-                | lz::stride_class(&self.args.sinks) << 44 | output << 50 | lse << 56,
-            lz::device_bits(self.args.q.device()),
+                | u64::from(self.args.score_mod.is_some()) << 9
+                | u64::from(self.args.score_params.is_some()) << 10
+                | lz::dtype_bits(self.dtype_t) << 11
+                | lz::stride_class(&self.args.q) << 16
+                | lz::stride_class(&self.args.k) << 22
+                | lz::stride_class(&self.args.v) << 28
+                | lz::stride_class(&self.args.kv_lens) << 34
+                | lz::stride_class(&self.args.alibi_slopes) << 40
+                | lz::stride_class(&self.args.sinks) << 46
+                | lz::stride_class(&self.args.score_mod) << 52
+                | lz::stride_class(&self.args.score_params) << 58,
+            output | lse << 6 | lz::device_bits(self.args.q.device()) << 12,
             self.axes.batch as u64,
             self.axes.heads as u64,
             self.axes.kv_heads as u64,
             self.axes.head_dim as u64,
             self.axes.seq_k as u64,
             self.axes.head_dim_v as u64,
+            self.axes.score_mod_bytes as u64,
+            self.axes.score_param_count as u64,
             self.window_left as u64,
             f64::from(self.soft_cap).to_bits(),
             f64::from(self.sm_scale).to_bits(),
@@ -268,11 +310,12 @@ impl AttentionGqaDecodeCall<'_> {
 impl AttentionGqaDecodeCall<'_> {
     lz::output!(
         self, output_spec, fits_output: self.dtype_t?, [batch, heads, head_dim_v], same(q, k, v, kv_lens,
-            alibi_slopes, sinks), any()
+            alibi_slopes, sinks, score_params), any(score_mod)
     );
     lz::output!(
         self, lse_spec, fits_lse if self.return_lse;
-        lz::DType::F32, [batch, heads], same(q, k, v, kv_lens, alibi_slopes, sinks), any()
+        lz::DType::F32, [batch, heads], same(q, k, v, kv_lens, alibi_slopes, sinks, score_params),
+            any(score_mod)
     );
     #[inline(always)]
     #[allow(unused_variables, reason = "schemas differ in what they use")]

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_PREFILL: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.prefill",
     1,
-    "127c7848513fe2e62a7945ae6a5bf34faeac27d2663b6a0398d7b1e602e3c31f",
+    "5dbc0f40caf51fb18dd96c88de0dc3c54a26bafb5af7ce3a13a3ad1edcb84c44",
     "schemas/ops/attention/gqa/prefill.yaml",
     include_str!("../../schemas/ops/attention/gqa/prefill.yaml"),
     &FIELDS,
@@ -32,6 +32,10 @@ pub struct AttentionGqaPrefillArguments<'a, const NUMBER: u8> {
     pub alibi_slopes: Option<lz::TensorView<'a>>,
     /// Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
     pub sinks: Option<lz::TensorView<'a>>,
+    /// Text of an expression that replaces each score; Python takes a `str`.
+    pub score_mod: Option<lz::TensorView<'a>>,
+    /// Parameters of `score_mod` of each batch row and head: `p0`, `p1`, ….
+    pub score_params: Option<lz::TensorView<'a>>,
     /// Whether later keys are masked. Default: `false`.
     pub causal: Option<bool>,
     /// Query i has the position of key i + causal_offset; the default aligns the last query with the last key, 0 aligns the first. Default: `seq_k - seq_q`.
@@ -58,7 +62,8 @@ pub struct AttentionGqaPrefillArguments<'a, const NUMBER: u8> {
 /// ```text
 ///     z      = sm_scale * q[b,i,h] · k[b,j,g]
 ///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[i,j] = c + alibi_slopes[b,h] * (j - (i + causal_offset)) + mask[b,h,i,j]
+///     a      = c + alibi_slopes[b,h] * (j - (i + causal_offset))
+///     s[i,j] = score_mod(a) + mask[b,h,i,j]
 ///     p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
 ///     output[b,i,h] = Σ_j p[i,j] v[b,j,g]
 ///     lse[b,i,h]    = log Σ_j exp(s[i,j])
@@ -71,6 +76,10 @@ pub struct AttentionGqaPrefillArguments<'a, const NUMBER: u8> {
 /// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
 /// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
 ///
+/// `score_mod` is the text of an expression over `score` (a above), `b`, `h`, `q_idx` (i), `kv_idx` (j), `q_pos` (i + causal_offset), `inf`
+/// and the parameters `p0`, `p1`, … (`score_params[b,h]`), such as `score if q_pos - kv_idx < 64 else -inf`; absent means a. Numbers
+/// are f64 and follow IEEE 754; operators and functions are those of schemas, and division by zero is no error.
+///
 /// The slopes and a float mask are added if given. A score is -∞ where a bool mask is
 /// false, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with
 /// window_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows also apply without `causal`.
@@ -79,19 +88,22 @@ pub type AttentionGqaPrefill<'a> = AttentionGqaPrefillArguments<'a, 0>;
 lz::arguments!(
     AttentionGqaPrefillArguments < NUMBER >;
     required(q: tensor, k: tensor, v: tensor);
-    optional(mask: tensor, alibi_slopes: tensor, sinks: tensor, causal: bool, causal_offset: i64,
-        window_left: i64, window_right: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
-        layout: AttentionGqaPrefillLayout);
-    order(q, k, v, mask, alibi_slopes, sinks, causal, causal_offset, window_left, window_right, soft_cap,
-        sm_scale, return_lse, layout)
+    optional(mask: tensor, alibi_slopes: tensor, sinks: tensor, score_mod: tensor, score_params: tensor,
+        causal: bool, causal_offset: i64, window_left: i64, window_right: i64, soft_cap: f32, sm_scale: f32,
+        return_lse: bool, layout: AttentionGqaPrefillLayout);
+    order(q, k, v, mask, alibi_slopes, sinks, score_mod, score_params, causal, causal_offset, window_left,
+        window_right, soft_cap, sm_scale, return_lse, layout)
 );
 
-lz::axes!(AttentionGqaPrefillAxes: batch, seq_q, seq_k, heads, kv_heads, head_dim, head_dim_v);
+lz::axes!(
+    AttentionGqaPrefillAxes: batch, seq_q, seq_k, heads, kv_heads, head_dim, head_dim_v, score_mod_bytes,
+        score_param_count
+);
 
 lz::checked_call!(
     "attention.gqa.prefill", ATTENTION_GQA_PREFILL, AttentionGqaPrefill, AttentionGqaPrefillAxes,
         AttentionGqaPrefillCall;
-    inputs(q, k, v, mask, alibi_slopes, sinks);
+    inputs(q, k, v, mask, alibi_slopes, sinks, score_mod, score_params);
     params(causal: bool, causal_offset: i64, window_left: i64, window_right: i64, soft_cap: f32,
         sm_scale: f32, return_lse: bool, layout: AttentionGqaPrefillLayout);
     dtypes(dtype_t = "T", dtype_m = "M");
@@ -126,7 +138,8 @@ impl<'a> AttentionGqaPrefill<'a> {
         wrap: impl FnOnce(AttentionGqaPrefillCall<'c>) -> C,
     ) -> Option<&'r C> {
         let mut axes = lz::unbound!(
-            AttentionGqaPrefillAxes: batch, seq_q, seq_k, heads, kv_heads, head_dim, head_dim_v
+            AttentionGqaPrefillAxes: batch, seq_q, seq_k, heads, kv_heads, head_dim, head_dim_v,
+                score_mod_bytes, score_param_count
         );
         let mut dtype_t = 0u8;
         let mut dtype_m = 0u8;
@@ -164,9 +177,21 @@ impl<'a> AttentionGqaPrefill<'a> {
             lz::has_dtype(view, lz::DType::F32)?;
             lz::shape!(view, axes, [heads]);
         }
+        if let Some(view) = &self.score_mod {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::U8)?;
+            lz::shape!(view, axes, [score_mod_bytes]);
+        }
+        if let Some(view) = &self.score_params {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::F32)?;
+            lz::shape!(view, axes, [batch, heads, score_param_count]);
+        }
         if NUMBER == 1 {
             lz::same_size(&mut axes.kv_heads, &mut axes.heads)?;
         }
+        axes.score_mod_bytes = axes.score_mod_bytes.max(0);
+        axes.score_param_count = axes.score_param_count.max(0);
         let causal = self.causal.unwrap_or(false);
         let causal_offset = match self.causal_offset {
             Some(value) => value,
@@ -208,7 +233,11 @@ impl<'a> AttentionGqaPrefill<'a> {
                 )? == 0i64,
             )?;
         }
-        lz::same_device!(self: q, k, v, mask, alibi_slopes, sinks);
+        lz::holds(self.score_mod.is_some() || !self.score_params.is_some())?;
+        lz::every!(self, contiguous: score_mod);
+        lz::every!(self, on_host: score_mod);
+        lz::same_device!(self: q, k, v, mask, alibi_slopes, sinks, score_params);
+        lz::value_rule!(self, score_mod: score_mod_ok(axes.score_param_count));
         Some(
             checked
                 .insert(
@@ -231,7 +260,7 @@ impl<'a> AttentionGqaPrefill<'a> {
     }
 }
 
-static FIELDS: [lz::Field; 29] = [
+static FIELDS: [lz::Field; 35] = [
     lz::Field::axis("batch", 0, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("seq_q", 1, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis("seq_k", 2, Some(&[128, 512, 1024, 2048, 4096, 8192, 16384, 32768])),
@@ -239,6 +268,8 @@ static FIELDS: [lz::Field; 29] = [
     lz::Field::axis("kv_heads", 4, None),
     lz::Field::axis("head_dim", 5, None),
     lz::Field::axis("head_dim_v", 6, None),
+    lz::Field::axis("score_mod_bytes", 7, Some(&[])),
+    lz::Field::axis("score_param_count", 8, Some(&[])),
     lz::Field::flag("causal", lz::FieldKind::Bool, 0, 0, 1),
     lz::Field::scalar("causal_offset", lz::FieldKind::Int, 0),
     lz::Field::scalar("window_left", lz::FieldKind::Int, 1),
@@ -250,17 +281,21 @@ static FIELDS: [lz::Field; 29] = [
     lz::Field::flag("given(mask)", lz::FieldKind::Given, 0, 7, 1),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 8, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 9, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 10, 5),
-    lz::Field::flag("M", lz::FieldKind::DType, 0, 15, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 20, 6),
-    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 26, 6),
-    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 32, 6),
-    lz::Field::flag("strides(mask)", lz::FieldKind::Strides, 0, 38, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 44, 6),
-    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 50, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 56, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 0, 6),
-    lz::Field::flag("place", lz::FieldKind::Device, 1, 6, 11),
+    lz::Field::flag("given(score_mod)", lz::FieldKind::Given, 0, 10, 1),
+    lz::Field::flag("given(score_params)", lz::FieldKind::Given, 0, 11, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 12, 5),
+    lz::Field::flag("M", lz::FieldKind::DType, 0, 17, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 22, 6),
+    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 28, 6),
+    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 34, 6),
+    lz::Field::flag("strides(mask)", lz::FieldKind::Strides, 0, 40, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 46, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 52, 6),
+    lz::Field::flag("strides(score_mod)", lz::FieldKind::Strides, 0, 58, 6),
+    lz::Field::flag("strides(score_params)", lz::FieldKind::Strides, 1, 0, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 6, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 12, 6),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 18, 11),
 ];
 
 impl AttentionGqaPrefillCall<'_> {
@@ -268,26 +303,30 @@ impl AttentionGqaPrefillCall<'_> {
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
-        lz::Context::packed(lz::Extent::new(2, 7, 5), self.words(output, lse))
+        lz::Context::packed(lz::Extent::new(2, 9, 5), self.words(output, lse))
     }
     /// The words of the context.
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
-    fn words(&self, output: u64, lse: u64) -> [u64; 14] {
+    fn words(&self, output: u64, lse: u64) -> [u64; 16] {
         [
             u64::from(self.causal) | u64::from(self.return_lse) << 1
                 | (self.layout as u32 as u64) << 2
                 | u64::from(self.args.mask.is_some()) << 7
                 | u64::from(self.args.alibi_slopes.is_some()) << 8
                 | u64::from(self.args.sinks.is_some()) << 9
-                | lz::dtype_bits(self.dtype_t) << 10 | lz::dtype_bits(self.dtype_m) << 15
-                | lz::stride_class(&self.args.q) << 20
-                | lz::stride_class(&self.args.k) << 26
-                | lz::stride_class(&self.args.v) << 32
-                | lz::stride_class(&self.args.mask) << 38
-                | lz::stride_class(&self.args.alibi_slopes) << 44
-                | lz::stride_class(&self.args.sinks) << 50 | output << 56,
-            lse | lz::device_bits(self.args.q.device()) << 6,
+                | u64::from(self.args.score_mod.is_some()) << 10
+                | u64::from(self.args.score_params.is_some()) << 11
+                | lz::dtype_bits(self.dtype_t) << 12 | lz::dtype_bits(self.dtype_m) << 17
+                | lz::stride_class(&self.args.q) << 22
+                | lz::stride_class(&self.args.k) << 28
+                | lz::stride_class(&self.args.v) << 34
+                | lz::stride_class(&self.args.mask) << 40
+                | lz::stride_class(&self.args.alibi_slopes) << 46
+                | lz::stride_class(&self.args.sinks) << 52
+                | lz::stride_class(&self.args.score_mod) << 58,
+            lz::stride_class(&self.args.score_params) | output << 6 | lse << 12
+                | lz::device_bits(self.args.q.device()) << 18,
             self.axes.batch as u64,
             self.axes.seq_q as u64,
             self.axes.seq_k as u64,
@@ -295,6 +334,8 @@ impl AttentionGqaPrefillCall<'_> {
             self.axes.kv_heads as u64,
             self.axes.head_dim as u64,
             self.axes.head_dim_v as u64,
+            self.axes.score_mod_bytes as u64,
+            self.axes.score_param_count as u64,
             self.causal_offset as u64,
             self.window_left as u64,
             self.window_right as u64,
@@ -309,13 +350,13 @@ impl AttentionGqaPrefillCall<'_> {
         self, output_spec, fits_output: self.dtype_t?,
             { (self.layout) AttentionGqaPrefillLayout::Bshd => [batch, seq_q, heads, head_dim_v],
             AttentionGqaPrefillLayout::Bhsd => [batch, heads, seq_q, head_dim_v] }, same(q, k, v, mask,
-            alibi_slopes, sinks), any()
+            alibi_slopes, sinks, score_params), any(score_mod)
     );
     lz::output!(
         self, lse_spec, fits_lse if self.return_lse;
         lz::DType::F32, { (self.layout) AttentionGqaPrefillLayout::Bshd => [batch, seq_q, heads],
             AttentionGqaPrefillLayout::Bhsd => [batch, heads, seq_q] }, same(q, k, v, mask, alibi_slopes,
-            sinks), any()
+            sinks, score_params), any(score_mod)
     );
     #[inline(always)]
     #[allow(unused_variables, reason = "schemas differ in what they use")]

@@ -5,7 +5,7 @@ use super::*;
 pub static ATTENTION_STANDARD_DECODE: lz::OperationInfo = lz::OperationInfo::new(
         "attention.standard.decode",
         1,
-        "cbbd4e77161d6caf85f1aa75c615565c289a83be54157d3e0818d5ca45233686",
+        "c04840da8651b465f6b7024bfec41816190b889dc79d6133293f932722323df8",
         "schemas/ops/attention/standard/decode.yaml",
         include_str!("../../schemas/ops/attention/standard/decode.yaml"),
         &FIELDS,
@@ -33,17 +33,19 @@ lz::specialization!(
         AttentionStandardDecodeCall, AttentionStandardDecodeOut, AttentionStandardDecodeKernel,
         AttentionStandardDecodeHandle, attention_standard_decode_kernel;
     number 1 of AttentionGqaDecode, AttentionGqaDecodeCall, AttentionGqaDecodeKernel;
-    context(2, 5, 3) without(4);
+    context(2, 7, 3) without(4);
     outputs(output: tensor, lse: optional_tensor);
     written();
 );
 
-static FIELDS: [lz::Field; 23] = [
+static FIELDS: [lz::Field; 29] = [
     lz::Field::axis("batch", 0, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("head_dim", 2, None),
     lz::Field::axis("seq_k", 3, Some(&[128, 512, 1024, 2048, 4096, 8192, 16384, 32768])),
     lz::Field::axis("head_dim_v", 4, None),
+    lz::Field::axis("score_mod_bytes", 5, Some(&[])),
+    lz::Field::axis("score_param_count", 6, Some(&[])),
     lz::Field::scalar("window_left", lz::FieldKind::Int, 0),
     lz::Field::scalar("soft_cap", lz::FieldKind::Float, 1),
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 2),
@@ -52,16 +54,20 @@ static FIELDS: [lz::Field; 23] = [
     lz::Field::flag("given(kv_lens)", lz::FieldKind::Given, 0, 6, 1),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 7, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 8, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 9, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 14, 6),
-    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 20, 6),
-    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 26, 6),
-    lz::Field::flag("strides(kv_lens)", lz::FieldKind::Strides, 0, 32, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 38, 6),
-    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 44, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 50, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 56, 6),
-    lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
+    lz::Field::flag("given(score_mod)", lz::FieldKind::Given, 0, 9, 1),
+    lz::Field::flag("given(score_params)", lz::FieldKind::Given, 0, 10, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 11, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 16, 6),
+    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 22, 6),
+    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 28, 6),
+    lz::Field::flag("strides(kv_lens)", lz::FieldKind::Strides, 0, 34, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 40, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 46, 6),
+    lz::Field::flag("strides(score_mod)", lz::FieldKind::Strides, 0, 52, 6),
+    lz::Field::flag("strides(score_params)", lz::FieldKind::Strides, 0, 58, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 0, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 6, 6),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 12, 11),
 ];
 
 lz::operation_functions!(

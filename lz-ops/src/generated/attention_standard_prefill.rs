@@ -5,7 +5,7 @@ use super::*;
 pub static ATTENTION_STANDARD_PREFILL: lz::OperationInfo = lz::OperationInfo::new(
         "attention.standard.prefill",
         1,
-        "69160e937d30b8da1c9ff92f2a254e70b3257452e62d80685bee868326c2795d",
+        "ed2c581e4798a6d08c1a1e64f8ec378d191246972dde514dec8f816f33530162",
         "schemas/ops/attention/standard/prefill.yaml",
         include_str!("../../schemas/ops/attention/standard/prefill.yaml"),
         &FIELDS,
@@ -33,18 +33,20 @@ lz::specialization!(
         AttentionStandardPrefillCall, AttentionStandardPrefillOut, AttentionStandardPrefillKernel,
         AttentionStandardPrefillHandle, attention_standard_prefill_kernel;
     number 1 of AttentionGqaPrefill, AttentionGqaPrefillCall, AttentionGqaPrefillKernel;
-    context(2, 6, 5) without(6);
+    context(2, 8, 5) without(6);
     outputs(output: tensor, lse: optional_tensor);
     written();
 );
 
-static FIELDS: [lz::Field; 28] = [
+static FIELDS: [lz::Field; 34] = [
     lz::Field::axis("batch", 0, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("seq_q", 1, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis("seq_k", 2, Some(&[128, 512, 1024, 2048, 4096, 8192, 16384, 32768])),
     lz::Field::axis("heads", 3, None),
     lz::Field::axis("head_dim", 4, None),
     lz::Field::axis("head_dim_v", 5, None),
+    lz::Field::axis("score_mod_bytes", 6, Some(&[])),
+    lz::Field::axis("score_param_count", 7, Some(&[])),
     lz::Field::flag("causal", lz::FieldKind::Bool, 0, 0, 1),
     lz::Field::scalar("causal_offset", lz::FieldKind::Int, 0),
     lz::Field::scalar("window_left", lz::FieldKind::Int, 1),
@@ -56,17 +58,21 @@ static FIELDS: [lz::Field; 28] = [
     lz::Field::flag("given(mask)", lz::FieldKind::Given, 0, 7, 1),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 8, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 9, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 10, 5),
-    lz::Field::flag("M", lz::FieldKind::DType, 0, 15, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 20, 6),
-    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 26, 6),
-    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 32, 6),
-    lz::Field::flag("strides(mask)", lz::FieldKind::Strides, 0, 38, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 44, 6),
-    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 50, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 56, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 0, 6),
-    lz::Field::flag("place", lz::FieldKind::Device, 1, 6, 11),
+    lz::Field::flag("given(score_mod)", lz::FieldKind::Given, 0, 10, 1),
+    lz::Field::flag("given(score_params)", lz::FieldKind::Given, 0, 11, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 12, 5),
+    lz::Field::flag("M", lz::FieldKind::DType, 0, 17, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 22, 6),
+    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 28, 6),
+    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 34, 6),
+    lz::Field::flag("strides(mask)", lz::FieldKind::Strides, 0, 40, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 46, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 52, 6),
+    lz::Field::flag("strides(score_mod)", lz::FieldKind::Strides, 0, 58, 6),
+    lz::Field::flag("strides(score_params)", lz::FieldKind::Strides, 1, 0, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 6, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 12, 6),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 18, 11),
 ];
 
 lz::operation_functions!(

@@ -4,9 +4,11 @@
 //! page table gives wrong results at worst; reading outside a tensor gives NaN (see `TensorView::at`).
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use lz_core::score_mod::{ScoreMod, Values, slot};
 use lz_core::tensor::{Dims, Indices};
-use lz_core::{DType, TensorMut, TensorView};
+use lz_core::{DType, KernelError, TensorMut, TensorView};
 
 use crate::reference::index::join;
 
@@ -146,6 +148,56 @@ pub fn is_masked_out(key: i64, position: i64, causal: bool, window_left: i64, wi
 /// ALiBi bias of a score; `distance` is the key's position minus the query's. 0 without slopes.
 pub fn alibi(slopes: Option<TensorView<'_>>, batch: i64, head: i64, distance: i64) -> f64 {
     slopes.map_or(0.0, |slopes| slopes.at(&broadcast(&slopes, &[batch, head])) * distance as f64)
+}
+
+/// The score expression of a call, with its parameters.
+pub struct Modifier<'a> {
+    expression: Option<Arc<ScoreMod>>,
+    parameters: Option<TensorView<'a>>,
+}
+
+/// Where a score is: batch row, query head, index and position of the query.
+#[derive(Debug, Clone, Copy)]
+pub struct ScoreIndex {
+    /// Batch row.
+    pub batch: i64,
+    /// Query head.
+    pub head: i64,
+    /// Index of the query.
+    pub query: i64,
+    /// Position of the query among the keys.
+    pub position: i64,
+}
+
+impl<'a> Modifier<'a> {
+    /// Of the inputs of a checked call.
+    pub fn new(
+        text: Option<TensorView<'_>>,
+        parameters: Option<TensorView<'a>>,
+    ) -> Result<Modifier<'a>, KernelError> {
+        let count = parameters.map_or(0, |parameters| parameters.shape().last().copied().unwrap_or(0));
+        let expression = text.map(|text| ScoreMod::of(&text, count)).transpose();
+        Ok(Modifier { expression: expression.map_err(KernelError::because)?, parameters })
+    }
+
+    /// The score of a key; unchanged without an expression.
+    pub fn apply(&self, score: f64, index: ScoreIndex, key: i64) -> f64 {
+        let Some(expression) = &self.expression else { return score };
+        let mut values: Values = [f64::NAN; slot::COUNT];
+        values[slot::SCORE] = score;
+        values[slot::KV_INDEX] = key as f64;
+        values[slot::Q_INDEX] = index.query as f64;
+        values[slot::Q_POSITION] = index.position as f64;
+        values[slot::HEAD] = index.head as f64;
+        values[slot::BATCH] = index.batch as f64;
+        values[slot::INFINITY] = f64::INFINITY;
+        if let Some(parameters) = self.parameters {
+            for (number, value) in (0..).zip(&mut values[slot::PARAMETERS..]) {
+                *value = parameters.at(&[index.batch, index.head, number]);
+            }
+        }
+        expression.evaluate(&values)
+    }
 }
 
 /// The score under a mask: a false bool masks the key out, a float is added.

@@ -184,6 +184,7 @@ impl Checker<'_> {
             raw.indptr_of.is_some(),
             raw.indptr_within.is_some(),
             raw.partition_of.is_some(),
+            raw.score_mod.is_some(),
         ];
         if written.iter().filter(|written| **written).count() != 1 {
             if !raw.keys.is_empty() && !written.contains(&true) {
@@ -192,8 +193,13 @@ impl Checker<'_> {
             }
             let message = format!("`values` of `{}` must contain exactly one rule", name.value);
             self.sink.error(Code::ConflictingKeys, raw.span, message).note(
-                "the rules are `index_into`, `between`, `indptr_of`, `indptr_within` and `partition_of`",
+                "the rules are `index_into`, `between`, `indptr_of`, `indptr_within`, `partition_of` and `score_mod`",
             );
+            return None;
+        }
+        if raw.score_mod.is_some() && elements != [DType::U8] {
+            let message = format!("`score_mod` is a rule for bytes, but `{}` is not u8", name.value);
+            self.sink.error(Code::ConflictingKeys, raw.span, message);
             return None;
         }
         let floats = elements.iter().filter(|dtype| dtype.is_float()).count();
@@ -222,6 +228,9 @@ impl Checker<'_> {
         }
         if let Some(expression) = &raw.partition_of {
             return size(expression).map(ValueRule::PartitionOf);
+        }
+        if let Some(expression) = &raw.score_mod {
+            return size(expression).map(ValueRule::ScoreMod);
         }
         let bounds = raw.between.as_ref()?;
         let [low, high] = bounds.value.as_slice() else {

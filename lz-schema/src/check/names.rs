@@ -27,7 +27,8 @@ const KEYWORDS: &[&str] = &[
     "using", "virtual", "void", "volatile", "wchar_t", "where", "while", "with", "xor", "xor_eq", "yield",
 ];
 
-/// Reserved words of the schema language: functions of expressions, and keys that occur next to user-defined names.
+/// Reserved words of the schema language: functions of expressions, and keys that occur next to user-defined names. Functions that were
+/// added later (`exp`, `log`, `tanh`) are free: a call is recognized by its parenthesis.
 const WORDS: &[&str] = &["ceil_div", "min", "max", "abs", "sqrt", "given", "by"];
 
 /// Whether a name consists of words of lower-case letters, digits and underscores, joined by dots.

@@ -229,6 +229,24 @@ pub fn sqrt_float(a: f64) -> FloatResult {
     if a < 0.0 { Err(EvalError::NegativeSqrt) } else { Ok(a.sqrt()) }
 }
 
+/// `exp(a)`
+#[inline]
+pub fn exp_float(a: f64) -> FloatResult {
+    checked(a, a, a.exp())
+}
+
+/// `log(a)`, the natural logarithm.
+#[inline]
+pub fn log_float(a: f64) -> FloatResult {
+    checked(a, a, a.ln())
+}
+
+/// `tanh(a)`
+#[inline]
+pub fn tanh_float(a: f64) -> f64 {
+    a.tanh()
+}
+
 /// The smaller one, the first of equals; NaN if either is NaN.
 #[inline]
 pub fn min_float(a: f64, b: f64) -> f64 {

@@ -316,7 +316,9 @@ impl Checker<'_> {
         let (expected, fits) = match function {
             Function::CeilDiv => ("two arguments", arguments.len() == 2),
             Function::Min | Function::Max => ("at least one argument", !arguments.is_empty()),
-            Function::Abs | Function::Sqrt => ("one argument", arguments.len() == 1),
+            Function::Abs | Function::Sqrt | Function::Exp | Function::Log | Function::Tanh => {
+                ("one argument", arguments.len() == 1)
+            }
         };
         let context = format!("`{name}`");
         let nodes: Vec<Option<Node>> = arguments
@@ -332,7 +334,7 @@ impl Checker<'_> {
         }
         let nodes: Option<Vec<Node>> = nodes.into_iter().collect();
         let mut nodes = nodes?;
-        let float = function == Function::Sqrt || nodes.iter().any(|node| node.ty == Type::Float);
+        let float = function.is_float() || nodes.iter().any(|node| node.ty == Type::Float);
         if float {
             nodes = nodes.into_iter().map(Node::widened).collect();
         }

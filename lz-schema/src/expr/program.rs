@@ -71,6 +71,9 @@ enum Operation {
     MaxFloat,
     AbsFloat,
     Sqrt,
+    Exp,
+    Log,
+    Tanh,
     Jump(u32),
     /// Pops the condition and jumps if it is false.
     JumpUnless(u32),
@@ -302,6 +305,18 @@ fn run<const SIZE: usize, S: Slots + ?Sized>(
                 let value = f64::from_bits(stack.pop()?);
                 stack.push(arith::sqrt_float(value)?.to_bits())?;
             }
+            Operation::Exp => {
+                let value = f64::from_bits(stack.pop()?);
+                stack.push(arith::exp_float(value)?.to_bits())?;
+            }
+            Operation::Log => {
+                let value = f64::from_bits(stack.pop()?);
+                stack.push(arith::log_float(value)?.to_bits())?;
+            }
+            Operation::Tanh => {
+                let value = f64::from_bits(stack.pop()?);
+                stack.push(arith::tanh_float(value).to_bits())?;
+            }
             Operation::Jump(target) => position = target as usize,
             Operation::JumpUnless(target) => {
                 if stack.pop()? == 0 {
@@ -477,6 +492,9 @@ impl Compiler {
                         }
                         Function::Abs => by_type(node, Operation::AbsInt, Operation::AbsFloat),
                         Function::Sqrt => Operation::Sqrt,
+                        Function::Exp => Operation::Exp,
+                        Function::Log => Operation::Log,
+                        Function::Tanh => Operation::Tanh,
                         Function::CeilDiv | Function::Min | Function::Max => continue,
                     };
                     self.operations.push(operation);

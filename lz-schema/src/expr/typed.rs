@@ -114,17 +114,31 @@ pub enum Function {
     Abs,
     /// `sqrt(float)`
     Sqrt,
+    /// `exp(float)`
+    Exp,
+    /// `log(float)`, the natural logarithm
+    Log,
+    /// `tanh(float)`
+    Tanh,
 }
 
 impl Function {
     /// All functions with the names that texts use.
-    pub const ALL: [(&'static str, Function); 5] = [
+    pub const ALL: [(&'static str, Function); 8] = [
         ("ceil_div", Function::CeilDiv),
         ("min", Function::Min),
         ("max", Function::Max),
         ("abs", Function::Abs),
         ("sqrt", Function::Sqrt),
+        ("exp", Function::Exp),
+        ("log", Function::Log),
+        ("tanh", Function::Tanh),
     ];
+
+    /// Whether it takes floats only; an int argument is widened.
+    pub fn is_float(self) -> bool {
+        matches!(self, Function::Sqrt | Function::Exp | Function::Log | Function::Tanh)
+    }
 }
 
 impl Node {
@@ -180,7 +194,8 @@ impl Node {
                 NodeKind::Negate(operand) => operand.ty == Type::Float,
                 NodeKind::Call { function: Function::Min | Function::Max, .. } => true,
                 NodeKind::Call { function: Function::Abs, .. } => node.ty == Type::Float,
-                NodeKind::Call { function: Function::CeilDiv | Function::Sqrt, .. } => false,
+                NodeKind::Call { function: Function::Tanh, .. } => true,
+                NodeKind::Call { .. } => false,
                 _ => true,
             };
         });

@@ -154,6 +154,8 @@ mapping! {
         optional indptr_within: Expression,
         /// Non-negative; sums to E along the last dimension.
         optional partition_of: Expression,
+        /// Bytes of an expression over an attention score, with E parameters.
+        optional score_mod: Expression,
     }
 }
 

@@ -143,7 +143,7 @@ fn call(function: Function, arguments: &[Value]) -> Result<Value, EvalError> {
                     other => other,
                 }
             }
-            Function::Sqrt => panic!("`sqrt` is for floats"),
+            Function::Sqrt | Function::Exp | Function::Log | Function::Tanh => panic!("for floats"),
         };
     }
     let extreme = |better: fn(f64, f64) -> bool| {
@@ -157,7 +157,19 @@ fn call(function: Function, arguments: &[Value]) -> Result<Value, EvalError> {
         Function::Abs => Ok(Value::Float(f64::from_bits(floats[0].to_bits() & !(1 << 63)))),
         Function::Sqrt if floats[0] < 0.0 => Err(EvalError::NegativeSqrt),
         Function::Sqrt => Ok(Value::Float(floats[0].sqrt())),
+        Function::Exp => finite(floats[0], floats[0].exp()),
+        Function::Log => finite(floats[0], floats[0].ln()),
+        Function::Tanh => Ok(Value::Float(floats[0].tanh())),
         Function::CeilDiv => panic!("`ceil_div` is for ints"),
+    }
+}
+
+/// A result, unless it is an infinity or NaN that the operand was not.
+fn finite(operand: f64, result: f64) -> Result<Value, EvalError> {
+    match result {
+        _ if result.is_nan() && !operand.is_nan() => Err(EvalError::NotANumber),
+        _ if result.is_infinite() && operand.is_finite() => Err(EvalError::Overflow),
+        _ => Ok(Value::Float(result)),
     }
 }
 

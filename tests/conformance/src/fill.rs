@@ -34,6 +34,8 @@ pub enum Rule {
     IndptrWithin(i64),
     /// Sums along the last dimension to the total.
     Partition(i64),
+    /// The text of a score expression with this many parameters.
+    ScoreMod(i64),
 }
 
 /// The rule of an input in a call; `None` if it has none or its bounds cannot be evaluated.
@@ -52,6 +54,7 @@ pub fn rule(input: &Input, values: &[Value]) -> Option<Rule> {
         ValueRule::IndptrOf(total) => Rule::Indptr(int(total)?),
         ValueRule::IndptrWithin(total) => Rule::IndptrWithin(int(total)?),
         ValueRule::PartitionOf(total) => Rule::Partition(int(total)?),
+        ValueRule::ScoreMod(parameters) => Rule::ScoreMod(int(parameters)?),
     })
 }
 
@@ -127,9 +130,36 @@ pub fn fill_by_rule(random: &mut Random, tensor: &mut OwnedTensor, rule: Rule) -
                 }
             }
         }
+        Rule::ScoreMod(parameters) => {
+            let fits = |(text, needed): &&(&str, i64)| {
+                shape.contains(&0) || text.len() as i64 <= shape[0] && *needed <= parameters
+            };
+            let fitting: Vec<_> = SCORE_MODS.iter().filter(fits).collect();
+            let Some((text, _)) = fitting.get(random.below(fitting.len().max(1))) else { return false };
+            if empty {
+                return false;
+            }
+            set_all(tensor, |index| {
+                i64::from(text.as_bytes().get(index[0] as usize).copied().unwrap_or(b' '))
+            });
+        }
     }
     true
 }
+
+/// Score expressions and the number of parameters that each reads. Batch and head indices are absent: promises about the batch and
+/// about tensor parallelism compare calls that have other ones.
+const SCORE_MODS: [(&str, i64); 9] = [
+    ("score", 0),
+    ("-score / 2", 0),
+    ("tanh(score / 4) * 4", 0),
+    ("score if (q_pos - kv_idx) % 3 != 1 else -inf", 0),
+    ("min(score, 1.5) - 0.1 * abs(q_idx - kv_idx)", 0),
+    ("score + log(1 + kv_idx) * 0.25", 0),
+    ("score + p0", 1),
+    ("score * exp(-abs(p0) * 0.5)", 1),
+    ("max(score, p1) if kv_idx // 2 in [0, 2] else p0", 2),
+];
 
 fn set_all(tensor: &mut OwnedTensor, mut value: impl FnMut(&Dims) -> i64) {
     let shape = tensor.layout().shape;

@@ -123,6 +123,10 @@ const EQUIVALENT: [(&str, &str, &str); 9] = [
     ),
 ];
 
+/// Optional inputs whose absence changes no valid call, and why.
+const WITHOUT_EFFECT: [(&str, &str); 1] =
+    [("score_params", "an expression that reads a parameter is invalid without them; others ignore them")];
+
 /// Outputs whose tolerance includes a fault, and why.
 const TOLERATED: [(&str, Mutation, &str); 4] = [
     ("norm.rms.quantize", Mutation::Scales(0), "a code may differ by the steps of two roundings before it"),
@@ -142,6 +146,9 @@ const TOLERATED: [(&str, Mutation, &str); 4] = [
 fn is_equivalent(operation: &Operation, mutation: Mutation) -> bool {
     if TOLERATED.iter().any(|(of, tolerated, _)| *of == operation.name && *tolerated == mutation) {
         return true;
+    }
+    if let Mutation::Ignores(input) = mutation {
+        return WITHOUT_EFFECT.iter().any(|(name, _)| *name == operation.inputs[input].name);
     }
     let Mutation::Misreads(param) = mutation else { return false };
     let name = &operation.params[param].name;

@@ -338,6 +338,8 @@ void check_attention_gqa_decode(const Engines &engines, Case &drawn) {
         .kv_lens = drawn.optional_tensor("kv_lens"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
         .sinks = drawn.optional_tensor("sinks"),
+        .score_mod = drawn.optional_tensor("score_mod"),
+        .score_params = drawn.optional_tensor("score_params"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
         .soft_cap = drawn.optional_param<float>("soft_cap"),
         .sm_scale = drawn.optional_param<float>("sm_scale"),
@@ -361,7 +363,7 @@ void check_attention_gqa_decode(const Engines &engines, Case &drawn) {
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode": [{"kernel_id": "echo.attention.gqa.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "alibi_slopes", "sinks"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_kernel("echo.attention.gqa.decode",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode": [{"kernel_id": "echo.attention.gqa.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "alibi_slopes", "sinks", "score_mod", "score_params"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_kernel("echo.attention.gqa.decode",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaDecode &call, [[maybe_unused]] const lz::ops::AttentionGqaDecodeOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_gqa_decode_into(reference, call, out);
@@ -500,6 +502,8 @@ void check_attention_gqa_prefill(const Engines &engines, Case &drawn) {
         .mask = drawn.optional_tensor("mask"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
         .sinks = drawn.optional_tensor("sinks"),
+        .score_mod = drawn.optional_tensor("score_mod"),
+        .score_params = drawn.optional_tensor("score_params"),
         .causal = drawn.optional_param<bool>("causal"),
         .causal_offset = drawn.optional_param<std::int64_t>("causal_offset"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
@@ -526,7 +530,7 @@ void check_attention_gqa_prefill(const Engines &engines, Case &drawn) {
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill": [{"kernel_id": "echo.attention.gqa.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["mask", "alibi_slopes", "sinks"], "params": ["causal", "causal_offset", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_kernel("echo.attention.gqa.prefill",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill": [{"kernel_id": "echo.attention.gqa.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["mask", "alibi_slopes", "sinks", "score_mod", "score_params"], "params": ["causal", "causal_offset", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_kernel("echo.attention.gqa.prefill",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaPrefill &call, [[maybe_unused]] const lz::ops::AttentionGqaPrefillOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_gqa_prefill_into(reference, call, out);
@@ -1116,6 +1120,8 @@ void check_attention_standard_decode(const Engines &engines, Case &drawn) {
         .kv_lens = drawn.optional_tensor("kv_lens"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
         .sinks = drawn.optional_tensor("sinks"),
+        .score_mod = drawn.optional_tensor("score_mod"),
+        .score_params = drawn.optional_tensor("score_params"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
         .soft_cap = drawn.optional_param<float>("soft_cap"),
         .sm_scale = drawn.optional_param<float>("sm_scale"),
@@ -1139,7 +1145,7 @@ void check_attention_standard_decode(const Engines &engines, Case &drawn) {
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.decode": [{"kernel_id": "echo.attention.standard.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "alibi_slopes", "sinks"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_decode_kernel("echo.attention.standard.decode",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.decode": [{"kernel_id": "echo.attention.standard.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "alibi_slopes", "sinks", "score_mod", "score_params"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_decode_kernel("echo.attention.standard.decode",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionStandardDecode &call, [[maybe_unused]] const lz::ops::AttentionStandardDecodeOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_standard_decode_into(reference, call, out);
@@ -1222,6 +1228,8 @@ void check_attention_standard_prefill(const Engines &engines, Case &drawn) {
         .mask = drawn.optional_tensor("mask"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
         .sinks = drawn.optional_tensor("sinks"),
+        .score_mod = drawn.optional_tensor("score_mod"),
+        .score_params = drawn.optional_tensor("score_params"),
         .causal = drawn.optional_param<bool>("causal"),
         .causal_offset = drawn.optional_param<std::int64_t>("causal_offset"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
@@ -1248,7 +1256,7 @@ void check_attention_standard_prefill(const Engines &engines, Case &drawn) {
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill": [{"kernel_id": "echo.attention.standard.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["mask", "alibi_slopes", "sinks"], "params": ["causal", "causal_offset", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_kernel("echo.attention.standard.prefill",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill": [{"kernel_id": "echo.attention.standard.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["mask", "alibi_slopes", "sinks", "score_mod", "score_params"], "params": ["causal", "causal_offset", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_kernel("echo.attention.standard.prefill",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionStandardPrefill &call, [[maybe_unused]] const lz::ops::AttentionStandardPrefillOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_standard_prefill_into(reference, call, out);

@@ -88,7 +88,11 @@ impl Decode<'_> {
     backend = "cpu",
     priority = 60,
     dtypes(T = [f32, f16, bf16]),
-    limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE, "head_dim_v <= 256" => HEAD_DIM_TOO_LARGE),
+    limits(
+        "head_dim <= 256" => HEAD_DIM_TOO_LARGE,
+        "head_dim_v <= 256" => HEAD_DIM_TOO_LARGE,
+        "not given(score_mod)" => OPTIONAL_INPUT_UNSUPPORTED
+    ),
     strides = last_dense,
     deterministic,
     tp_invariant = true,

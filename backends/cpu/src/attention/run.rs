@@ -49,12 +49,12 @@ unsafe impl Send for SharedPtr {}
 // SAFETY: as above.
 unsafe impl Sync for SharedPtr {}
 
-struct SyncRef<'x, P>(&'x P);
+pub(super) struct SyncRef<'x, P>(pub &'x P);
 // SAFETY: a problem only holds addresses of tensors that the call borrows: inputs are read, and each row of
 // an output is written by one task.
 unsafe impl<P> Sync for SyncRef<'_, P> {}
 impl<P> SyncRef<'_, P> {
-    fn get(&self) -> &P {
+    pub(super) fn get(&self) -> &P {
         self.0
     }
 }

@@ -12,6 +12,7 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -164,6 +165,11 @@ class TensorView : public detail::AnyView {
     /// A view of memory on any device, with strides in elements.
     TensorView(const void *data, DType dtype, Dims shape, Dims strides, Device device = {})
         : AnyView(detail::describe(const_cast<void *>(data), dtype, shape, &strides, device)) {}
+    /// The bytes of a text, for inputs that are texts (`score_mod`); the text must outlive the view.
+    [[nodiscard]] static TensorView of_text(std::string_view text) {
+        const std::int64_t length = static_cast<std::int64_t>(text.size());
+        return TensorView(text.data(), DType::U8, Dims(&length, 1));
+    }
     /// A read-only view of a writable one.
     TensorView(const TensorMut &tensor) noexcept;
     /// A view of a tensor; the tensor must outlive it.

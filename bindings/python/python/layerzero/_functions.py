@@ -45,6 +45,8 @@ def attention(
     kv_lens: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
     sinks: Tensor | None = None,
+    score_mod: str | Tensor | None = None,
+    score_params: Tensor | None = None,
     causal: bool = False,
     causal_offset: int | None = None,
     window_left: int | None = None,
@@ -60,7 +62,8 @@ def attention(
     Queries of rank 4 are a prefill, queries of rank 3 (``[batch, heads, head_dim]``) one decode step. Fewer
     key heads than query heads mean grouped-query attention. ``layout=None`` takes the layout that the numbers of heads
     allow, and is an error if they allow both: ``[B, 8, 32, D]`` is valid in either. ``sinks`` ``[heads]`` are logits that take
-    part in the softmax and have no value (GPT-OSS).
+    part in the softmax and have no value (GPT-OSS). ``score_mod`` is an expression that replaces each score, such as
+    ``"score + p0 * (kv_idx - q_pos)"`` with ``score_params`` ``[batch, heads, 1]`` (`lz docs score-mod`).
     """
     rank = len(q.shape)
     if rank not in (3, 4) or len(k.shape) != 4:
@@ -81,6 +84,8 @@ def attention(
             mask,
             alibi_slopes,
             sinks,
+            score_mod,
+            score_params,
             causal=causal,
             causal_offset=causal_offset,
             window_left=window_left,
@@ -102,6 +107,8 @@ def attention(
         kv_lens,
         alibi_slopes,
         sinks,
+        score_mod,
+        score_params,
         window_left=window_left,
         soft_cap=soft_cap,
         sm_scale=sm_scale,

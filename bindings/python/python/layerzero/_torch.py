@@ -142,6 +142,11 @@ def refuse_gradients(operation: str, *tensors: torch.Tensor | None) -> None:
                 raise RuntimeError(f"{operation} has no backward, but a tensor requires grad; call it under torch.no_grad()")
 
 
+def text_tensor(text: str | torch.Tensor | None) -> torch.Tensor | None:
+    """The UTF-8 bytes of a text, because torch's operations take no text that may also be a tensor."""
+    return torch.tensor(list(text.encode()), dtype=torch.uint8) if isinstance(text, str) else text
+
+
 def out_tensors(operation: str, out: torch.Tensor | Sequence[torch.Tensor], count: int) -> tuple[torch.Tensor, ...]:
     """`out=` as a tuple with one tensor per output."""
     given = (out,) if isinstance(out, torch.Tensor) else tuple(out)

@@ -5,7 +5,7 @@ function. `OVERLOADS` has the schemas; `layerzero._torch` defines them."""
 
 import torch
 
-from layerzero._torch import Overload, out_tensors, refuse_gradients
+from layerzero._torch import Overload, out_tensors, refuse_gradients, text_tensor
 
 _layerzero = torch.ops.layerzero
 OVERLOADS = []
@@ -280,7 +280,7 @@ OVERLOADS += [
 ]
 
 
-def _fake_attention_gqa_decode(q, k, v, kv_lens=None, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+def _fake_attention_gqa_decode(q, k, v, kv_lens=None, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
     if return_lse is None:
         return_lse = False
     if layout is None:
@@ -297,36 +297,37 @@ def _fake_attention_gqa_decode(q, k, v, kv_lens=None, alibi_slopes=None, sinks=N
     return result_output
 
 
-def attention_gqa_decode(q, k, v, kv_lens=None, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
-    refuse_gradients("attention.gqa.decode", q, k, v, kv_lens, alibi_slopes, sinks)
+def attention_gqa_decode(q, k, v, kv_lens=None, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+    score_mod = text_tensor(score_mod)
+    refuse_gradients("attention.gqa.decode", q, k, v, kv_lens, alibi_slopes, sinks, score_mod, score_params)
     if return_lse:
         if out is None:
-            return _layerzero.attention_gqa_decode.lse(q, k, v, kv_lens, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+            return _layerzero.attention_gqa_decode.lse(q, k, v, kv_lens, alibi_slopes, sinks, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
         out = out_tensors("attention.gqa.decode", out, 2)
-        _layerzero.attention_gqa_decode.lse_out(q, k, v, kv_lens, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_gqa_decode.lse_out(q, k, v, kv_lens, alibi_slopes, sinks, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_gqa_decode.default(q, k, v, kv_lens, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        return _layerzero.attention_gqa_decode.default(q, k, v, kv_lens, alibi_slopes, sinks, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
     out = out_tensors("attention.gqa.decode", out, 1)
-    _layerzero.attention_gqa_decode.out(q, k, v, kv_lens, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    _layerzero.attention_gqa_decode.out(q, k, v, kv_lens, alibi_slopes, sinks, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_gqa_decode(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_gqa_decode(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
         "attention_gqa_decode", _fake_attention_gqa_decode, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_gqa_decode.lse(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_gqa_decode.lse(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
         "attention_gqa_decode", _fake_attention_gqa_decode, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_gqa_decode.out(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_gqa_decode.out(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
         "attention_gqa_decode", _fake_attention_gqa_decode, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_gqa_decode.lse_out(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_decode.lse_out(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_gqa_decode", _fake_attention_gqa_decode, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
@@ -424,7 +425,7 @@ OVERLOADS += [
 ]
 
 
-def _fake_attention_gqa_prefill(q, k, v, mask=None, alibi_slopes=None, sinks=None, *, causal=None, causal_offset=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+def _fake_attention_gqa_prefill(q, k, v, mask=None, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, causal=None, causal_offset=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
     if return_lse is None:
         return_lse = False
     if layout is None:
@@ -444,36 +445,37 @@ def _fake_attention_gqa_prefill(q, k, v, mask=None, alibi_slopes=None, sinks=Non
     return result_output
 
 
-def attention_gqa_prefill(q, k, v, mask=None, alibi_slopes=None, sinks=None, *, causal=None, causal_offset=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
-    refuse_gradients("attention.gqa.prefill", q, k, v, mask, alibi_slopes, sinks)
+def attention_gqa_prefill(q, k, v, mask=None, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, causal=None, causal_offset=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+    score_mod = text_tensor(score_mod)
+    refuse_gradients("attention.gqa.prefill", q, k, v, mask, alibi_slopes, sinks, score_mod, score_params)
     if return_lse:
         if out is None:
-            return _layerzero.attention_gqa_prefill.lse(q, k, v, mask, alibi_slopes, sinks, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+            return _layerzero.attention_gqa_prefill.lse(q, k, v, mask, alibi_slopes, sinks, score_mod, score_params, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
         out = out_tensors("attention.gqa.prefill", out, 2)
-        _layerzero.attention_gqa_prefill.lse_out(q, k, v, mask, alibi_slopes, sinks, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_gqa_prefill.lse_out(q, k, v, mask, alibi_slopes, sinks, score_mod, score_params, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_gqa_prefill.default(q, k, v, mask, alibi_slopes, sinks, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        return _layerzero.attention_gqa_prefill.default(q, k, v, mask, alibi_slopes, sinks, score_mod, score_params, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
     out = out_tensors("attention.gqa.prefill", out, 1)
-    _layerzero.attention_gqa_prefill.out(q, k, v, mask, alibi_slopes, sinks, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    _layerzero.attention_gqa_prefill.out(q, k, v, mask, alibi_slopes, sinks, score_mod, score_params, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_gqa_prefill(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_gqa_prefill(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
         "attention_gqa_prefill", _fake_attention_gqa_prefill, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_gqa_prefill.lse(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_gqa_prefill.lse(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
         "attention_gqa_prefill", _fake_attention_gqa_prefill, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_gqa_prefill.out(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_gqa_prefill.out(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
         "attention_gqa_prefill", _fake_attention_gqa_prefill, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_gqa_prefill.lse_out(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_prefill.lse_out(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_gqa_prefill", _fake_attention_gqa_prefill, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
@@ -970,7 +972,7 @@ OVERLOADS += [
 ]
 
 
-def _fake_attention_standard_decode(q, k, v, kv_lens=None, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+def _fake_attention_standard_decode(q, k, v, kv_lens=None, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
     if return_lse is None:
         return_lse = False
     if layout is None:
@@ -987,36 +989,37 @@ def _fake_attention_standard_decode(q, k, v, kv_lens=None, alibi_slopes=None, si
     return result_output
 
 
-def attention_standard_decode(q, k, v, kv_lens=None, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
-    refuse_gradients("attention.standard.decode", q, k, v, kv_lens, alibi_slopes, sinks)
+def attention_standard_decode(q, k, v, kv_lens=None, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+    score_mod = text_tensor(score_mod)
+    refuse_gradients("attention.standard.decode", q, k, v, kv_lens, alibi_slopes, sinks, score_mod, score_params)
     if return_lse:
         if out is None:
-            return _layerzero.attention_standard_decode.lse(q, k, v, kv_lens, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+            return _layerzero.attention_standard_decode.lse(q, k, v, kv_lens, alibi_slopes, sinks, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
         out = out_tensors("attention.standard.decode", out, 2)
-        _layerzero.attention_standard_decode.lse_out(q, k, v, kv_lens, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_standard_decode.lse_out(q, k, v, kv_lens, alibi_slopes, sinks, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_standard_decode.default(q, k, v, kv_lens, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        return _layerzero.attention_standard_decode.default(q, k, v, kv_lens, alibi_slopes, sinks, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
     out = out_tensors("attention.standard.decode", out, 1)
-    _layerzero.attention_standard_decode.out(q, k, v, kv_lens, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    _layerzero.attention_standard_decode.out(q, k, v, kv_lens, alibi_slopes, sinks, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_standard_decode(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_standard_decode(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
         "attention_standard_decode", _fake_attention_standard_decode, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_standard_decode.lse(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_standard_decode.lse(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
         "attention_standard_decode", _fake_attention_standard_decode, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_standard_decode.out(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_standard_decode.out(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
         "attention_standard_decode", _fake_attention_standard_decode, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_standard_decode.lse_out(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_standard_decode.lse_out(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_standard_decode", _fake_attention_standard_decode, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
@@ -1068,7 +1071,7 @@ OVERLOADS += [
 ]
 
 
-def _fake_attention_standard_prefill(q, k, v, mask=None, alibi_slopes=None, sinks=None, *, causal=None, causal_offset=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+def _fake_attention_standard_prefill(q, k, v, mask=None, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, causal=None, causal_offset=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
     if return_lse is None:
         return_lse = False
     if layout is None:
@@ -1088,36 +1091,37 @@ def _fake_attention_standard_prefill(q, k, v, mask=None, alibi_slopes=None, sink
     return result_output
 
 
-def attention_standard_prefill(q, k, v, mask=None, alibi_slopes=None, sinks=None, *, causal=None, causal_offset=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
-    refuse_gradients("attention.standard.prefill", q, k, v, mask, alibi_slopes, sinks)
+def attention_standard_prefill(q, k, v, mask=None, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, causal=None, causal_offset=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+    score_mod = text_tensor(score_mod)
+    refuse_gradients("attention.standard.prefill", q, k, v, mask, alibi_slopes, sinks, score_mod, score_params)
     if return_lse:
         if out is None:
-            return _layerzero.attention_standard_prefill.lse(q, k, v, mask, alibi_slopes, sinks, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+            return _layerzero.attention_standard_prefill.lse(q, k, v, mask, alibi_slopes, sinks, score_mod, score_params, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
         out = out_tensors("attention.standard.prefill", out, 2)
-        _layerzero.attention_standard_prefill.lse_out(q, k, v, mask, alibi_slopes, sinks, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_standard_prefill.lse_out(q, k, v, mask, alibi_slopes, sinks, score_mod, score_params, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_standard_prefill.default(q, k, v, mask, alibi_slopes, sinks, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        return _layerzero.attention_standard_prefill.default(q, k, v, mask, alibi_slopes, sinks, score_mod, score_params, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
     out = out_tensors("attention.standard.prefill", out, 1)
-    _layerzero.attention_standard_prefill.out(q, k, v, mask, alibi_slopes, sinks, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    _layerzero.attention_standard_prefill.out(q, k, v, mask, alibi_slopes, sinks, score_mod, score_params, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_standard_prefill(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_standard_prefill(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
         "attention_standard_prefill", _fake_attention_standard_prefill, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_standard_prefill.lse(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_standard_prefill.lse(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
         "attention_standard_prefill", _fake_attention_standard_prefill, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_standard_prefill.out(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_standard_prefill.out(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
         "attention_standard_prefill", _fake_attention_standard_prefill, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_standard_prefill.lse_out(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_standard_prefill.lse_out(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_standard_prefill", _fake_attention_standard_prefill, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]

@@ -540,6 +540,8 @@ class _AttentionGqaDecodePlan(PlanHandle):
         kv_lens: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -558,6 +560,8 @@ class _AttentionGqaDecode:
         kv_lens: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -574,7 +578,8 @@ class _AttentionGqaDecode:
 
             z    = sm_scale * q[b,h] · k[b,j,g]
             c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-            s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
+            a    = c + alibi_slopes[b,h] * (j - (L - 1))
+            s[j] = score_mod(a)
             p[j] = exp(s[j]) / Σ_l exp(s[l])
             output[b,h] = Σ_j p[j] v[b,j,g]
             lse[b,h]    = log Σ_j exp(s[j])
@@ -586,6 +591,10 @@ class _AttentionGqaDecode:
         With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
         without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
 
+        `score_mod` is the text of an expression over `score` (a above), `b`, `h`, `q_idx` (0), `kv_idx` (j), `q_pos` (L - 1), `inf` and the
+        parameters `p0`, `p1`, … (`score_params[b,h]`), such as `score + p0 * (kv_idx - q_pos)`; absent means a. Numbers are f64 and
+        follow IEEE 754; operators and functions are those of schemas, and division by zero is no error.
+
         With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 
         Args:
@@ -595,6 +604,8 @@ class _AttentionGqaDecode:
             kv_lens: `[batch]` int32. Number of keys of each batch row; absent means all.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
             sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+            score_mod: `[score_mod_bytes]` uint8. Text of an expression that replaces each score; Python takes a `str`.
+            score_params: `[batch, heads, score_param_count]` float32. Parameters of `score_mod` of each batch row and head: `p0`, `p1`, ….
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
             soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
@@ -620,6 +631,8 @@ class _AttentionGqaDecode:
         kv_lens: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -876,6 +889,8 @@ class _AttentionGqaPrefillPlan(PlanHandle):
         mask: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         causal_offset: int | None = None,
@@ -897,6 +912,8 @@ class _AttentionGqaPrefill:
         mask: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         causal_offset: int | None = None,
@@ -915,7 +932,8 @@ class _AttentionGqaPrefill:
 
             z      = sm_scale * q[b,i,h] · k[b,j,g]
             c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-            s[i,j] = c + alibi_slopes[b,h] * (j - (i + causal_offset)) + mask[b,h,i,j]
+            a      = c + alibi_slopes[b,h] * (j - (i + causal_offset))
+            s[i,j] = score_mod(a) + mask[b,h,i,j]
             p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
             output[b,i,h] = Σ_j p[i,j] v[b,j,g]
             lse[b,i,h]    = log Σ_j exp(s[i,j])
@@ -926,6 +944,10 @@ class _AttentionGqaPrefill:
 
         With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
         without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+
+        `score_mod` is the text of an expression over `score` (a above), `b`, `h`, `q_idx` (i), `kv_idx` (j), `q_pos` (i + causal_offset), `inf`
+        and the parameters `p0`, `p1`, … (`score_params[b,h]`), such as `score if q_pos - kv_idx < 64 else -inf`; absent means a. Numbers
+        are f64 and follow IEEE 754; operators and functions are those of schemas, and division by zero is no error.
 
         The slopes and a float mask are added if given. A score is -∞ where a bool mask is
         false, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with
@@ -938,6 +960,8 @@ class _AttentionGqaPrefill:
             mask: `[batch, heads, seq_q, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
             sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+            score_mod: `[score_mod_bytes]` uint8. Text of an expression that replaces each score; Python takes a `str`.
+            score_params: `[batch, heads, score_param_count]` float32. Parameters of `score_mod` of each batch row and head: `p0`, `p1`, ….
             causal: Whether later keys are masked (default `false`).
             causal_offset: Query i has the position of key i + causal_offset; the default aligns the last query with the last key, 0 aligns the first (default `seq_k - seq_q`).
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
@@ -966,6 +990,8 @@ class _AttentionGqaPrefill:
         mask: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         causal_offset: int | None = None,
@@ -2053,6 +2079,8 @@ class _AttentionStandardDecodePlan(PlanHandle):
         kv_lens: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -2071,6 +2099,8 @@ class _AttentionStandardDecode:
         kv_lens: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -2086,7 +2116,8 @@ class _AttentionStandardDecode:
 
             z    = sm_scale * q[b,h] · k[b,j,h]
             c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-            s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
+            a    = c + alibi_slopes[b,h] * (j - (L - 1))
+            s[j] = score_mod(a)
             p[j] = exp(s[j]) / Σ_l exp(s[l])
             output[b,h] = Σ_j p[j] v[b,j,h]
             lse[b,h]    = log Σ_j exp(s[j])
@@ -2094,6 +2125,8 @@ class _AttentionStandardDecode:
         in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
         query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
+
+        `score_mod` is an expression as in `attention.gqa.decode`; absent means a.
 
         With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 
@@ -2104,6 +2137,8 @@ class _AttentionStandardDecode:
             kv_lens: `[batch]` int32. Number of keys of each batch row; absent means all.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
             sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+            score_mod: `[score_mod_bytes]` uint8. Text of an expression that replaces each score; Python takes a `str`.
+            score_params: `[batch, heads, score_param_count]` float32. Parameters of `score_mod` of each batch row and head: `p0`, `p1`, ….
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
             soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
@@ -2129,6 +2164,8 @@ class _AttentionStandardDecode:
         kv_lens: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -2259,6 +2296,8 @@ class _AttentionStandardPrefillPlan(PlanHandle):
         mask: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         causal_offset: int | None = None,
@@ -2280,6 +2319,8 @@ class _AttentionStandardPrefill:
         mask: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         causal_offset: int | None = None,
@@ -2297,7 +2338,8 @@ class _AttentionStandardPrefill:
 
             z      = sm_scale * q[b,i,h] · k[b,j,h]
             c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-            s[i,j] = c + alibi_slopes[b,h] * (j - (i + causal_offset)) + mask[b,h,i,j]
+            a      = c + alibi_slopes[b,h] * (j - (i + causal_offset))
+            s[i,j] = score_mod(a) + mask[b,h,i,j]
             p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
             output[b,i,h] = Σ_j p[i,j] v[b,j,h]
             lse[b,i,h]    = log Σ_j exp(s[i,j])
@@ -2305,6 +2347,8 @@ class _AttentionStandardPrefill:
         in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
         query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
+
+        `score_mod` is an expression as in `attention.gqa.prefill`; absent means a.
 
         The slopes and a float mask are added if given. A score is -∞ where a bool mask is
         false, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with
@@ -2317,6 +2361,8 @@ class _AttentionStandardPrefill:
             mask: `[batch, heads, seq_q, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
             sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+            score_mod: `[score_mod_bytes]` uint8. Text of an expression that replaces each score; Python takes a `str`.
+            score_params: `[batch, heads, score_param_count]` float32. Parameters of `score_mod` of each batch row and head: `p0`, `p1`, ….
             causal: Whether later keys are masked (default `false`).
             causal_offset: Query i has the position of key i + causal_offset; the default aligns the last query with the last key, 0 aligns the first (default `seq_k - seq_q`).
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
@@ -2345,6 +2391,8 @@ class _AttentionStandardPrefill:
         mask: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         causal_offset: int | None = None,

@@ -3,12 +3,12 @@
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 
-use lz_core::tensor::Dims;
+use lz_core::tensor::{Device, Dims};
 use lz_core::{DType, Reason, ReasonCode, TensorView};
 use pyo3::Borrowed;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyTuple};
+use pyo3::types::{PyByteArray, PyString, PyTuple};
 
 use super::{BorrowGuard, Kind, Owner, Problem, describe_bytes, unsupported};
 
@@ -49,6 +49,22 @@ pub fn read(
     }
     // SAFETY: PyBUF_FULL_RO makes the exporter fill both arrays with `ndim` entries.
     unsafe { describe_bytes(view, data, rank, (shape, strides), dtype(&format, size)?) }
+}
+
+/// Borrows the UTF-8 bytes of a `str`, which keeps them as long as it lives.
+pub fn read_text(
+    object: Borrowed<'_, '_, PyAny>,
+    view: &mut TensorView<'_>,
+    guard: &mut BorrowGuard,
+) -> Result<(), Problem> {
+    let text = object.cast::<PyString>().map_err(PyErr::from)?;
+    let text = text.to_str()?;
+    (guard.read_only, guard.kind) = (true, Kind::Text);
+    // SAFETY: the caller holds the object, and with it the bytes, for the duration of the call.
+    unsafe {
+        view.describe(text.as_ptr().cast_mut(), 1, (DType::U8, Device::HOST), |_| (text.len() as i64, 1));
+    }
+    Ok(())
 }
 
 fn dtype(format: &str, size: usize) -> Result<DType, Problem> {

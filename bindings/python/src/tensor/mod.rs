@@ -28,6 +28,8 @@ pub enum Kind {
     Torch,
     /// Memory through the buffer protocol: a memoryview, an `array.array`, bytes.
     Buffer,
+    /// A `str`, as its UTF-8 bytes. Goes with tensors of any library.
+    Text,
     /// Anything else with DLPack.
     Other,
 }
@@ -39,6 +41,7 @@ impl Kind {
             Kind::Numpy => "a numpy array",
             Kind::Torch => "a torch tensor",
             Kind::Buffer => "a buffer",
+            Kind::Text => "a str",
             Kind::Other => "a tensor of another library",
         }
     }

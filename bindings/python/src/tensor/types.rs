@@ -7,7 +7,7 @@ use lz_core::{Reason, ReasonCode, TensorView};
 use pyo3::Borrowed;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::types::{PyString, PyType};
 
 use super::{BorrowGuard, Kind, Problem, buffer, capsule, numpy, torch};
 
@@ -69,6 +69,8 @@ enum Access {
     Capsule,
     /// Through the buffer protocol.
     Buffer,
+    /// A `str`: its UTF-8 bytes.
+    Text,
     /// Not read: it implements `__torch_dispatch__`.
     Dispatch,
     /// Refused, with the reason.
@@ -96,6 +98,7 @@ pub fn read(
         Access::Tensor => torch::read(object, view, guard),
         Access::Capsule => capsule::read(object, Kind::Other, view, guard),
         Access::Buffer => buffer::read(object, Kind::Buffer, view, guard),
+        Access::Text => buffer::read_text(object, view, guard),
         Access::ArrayBuffer => buffer::read(object, Kind::Numpy, view, guard),
         Access::Dispatch => {
             let why = "a tensor that implements __torch_dispatch__ has no memory that a kernel could use";
@@ -150,6 +153,8 @@ fn classify(object: Borrowed<'_, '_, PyAny>) -> Result<Access, Problem> {
         }
     } else if loaded("numpy").is_some_and(|numpy| is_a(&ty, &numpy, "generic")) {
         Access::Refused("a numpy scalar; pass numpy.asarray of it")
+    } else if object.is_exact_instance_of::<PyString>() {
+        Access::Text
     } else if ty.hasattr("__dlpack__")? {
         Access::Capsule
     } else {

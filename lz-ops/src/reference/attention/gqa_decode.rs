@@ -3,7 +3,7 @@
 use lz_core::KernelError;
 
 use crate::reference::attention_core::{
-    Row, alibi, dot, feature_index, gather, index_tuples, is_masked_out, kv_head, length, sink, soft_capped,
+    Modifier, Row, ScoreIndex, alibi, dot, feature_index, gather, index_tuples, is_masked_out, kv_head, length, sink, soft_capped,
 };
 use crate::{AttentionGqaDecodeCall, AttentionGqaDecodeLayout, AttentionGqaDecodeOut};
 
@@ -11,6 +11,7 @@ use crate::{AttentionGqaDecodeCall, AttentionGqaDecodeLayout, AttentionGqaDecode
 pub fn run(call: &AttentionGqaDecodeCall<'_>, mut out: AttentionGqaDecodeOut<'_>) -> Result<(), KernelError> {
     let axes = &call.axes;
     let heads_first = call.layout == AttentionGqaDecodeLayout::Bhsd;
+    let modifier = Modifier::new(call.score_mod, call.score_params)?;
     for [b, h] in index_tuples([axes.batch, axes.heads]) {
         let g = kv_head(h, axes.heads, axes.kv_heads);
         let key_count = length(call.kv_lens, b, axes.seq_k);
@@ -22,7 +23,8 @@ pub fn run(call: &AttentionGqaDecodeCall<'_>, mut out: AttentionGqaDecodeOut<'_>
             }
             let z = f64::from(call.sm_scale)
                 * dot(&query, |d| call.k.at(&feature_index(heads_first, b, j, g, d)));
-            soft_capped(z, call.soft_cap) + alibi(call.alibi_slopes, b, h, j - t)
+            let score = soft_capped(z, call.soft_cap) + alibi(call.alibi_slopes, b, h, j - t);
+            modifier.apply(score, ScoreIndex { batch: b, head: h, query: 0, position: t }, j)
         });
         row.write(&mut out.output, out.lse.as_mut(), &[b, h], axes.head_dim_v, |j, d| {
             call.v.at(&feature_index(heads_first, b, j, g, d))

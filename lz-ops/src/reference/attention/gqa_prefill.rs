@@ -3,7 +3,7 @@
 use lz_core::KernelError;
 
 use crate::reference::attention_core::{
-    Row, alibi, dot, feature_index, gather, head_index, index_tuples, is_masked_out, kv_head, masked, sink,
+    Modifier, Row, ScoreIndex, alibi, dot, feature_index, gather, head_index, index_tuples, is_masked_out, kv_head, masked, sink,
     soft_capped,
 };
 use crate::{AttentionGqaPrefillCall, AttentionGqaPrefillLayout, AttentionGqaPrefillOut};
@@ -15,6 +15,7 @@ pub fn run(
 ) -> Result<(), KernelError> {
     let axes = &call.axes;
     let heads_first = call.layout == AttentionGqaPrefillLayout::Bhsd;
+    let modifier = Modifier::new(call.score_mod, call.score_params)?;
     for [b, i, h] in index_tuples([axes.batch, axes.seq_q, axes.heads]) {
         let g = kv_head(h, axes.heads, axes.kv_heads);
         let t = i + call.causal_offset;
@@ -26,6 +27,7 @@ pub fn run(
             let z = f64::from(call.sm_scale)
                 * dot(&query, |d| call.k.at(&feature_index(heads_first, b, j, g, d)));
             let score = soft_capped(z, call.soft_cap) + alibi(call.alibi_slopes, b, h, j - t);
+            let score = modifier.apply(score, ScoreIndex { batch: b, head: h, query: i, position: t }, j);
             masked(score, call.mask, &[b, h, i, j])
         });
         let index = head_index(heads_first, b, i, h);

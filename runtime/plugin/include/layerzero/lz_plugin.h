@@ -417,6 +417,8 @@ typedef struct lz_attention_gqa_decode_args {
     const lz_tensor *kv_lens; /* `[batch]` int32, or NULL */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
     const lz_tensor *sinks; /* `[heads]` float32, or NULL */
+    const lz_tensor *score_mod; /* `[score_mod_bytes]` uint8, or NULL */
+    const lz_tensor *score_params; /* `[batch, heads, score_param_count]` float32, or NULL */
     int64_t window_left; /* param 0 */
     float soft_cap; /* param 1 */
     float sm_scale; /* param 2 */
@@ -531,6 +533,8 @@ typedef struct lz_attention_gqa_prefill_args {
     const lz_tensor *mask; /* `[batch, heads, seq_q, seq_k]` `M`, or NULL */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
     const lz_tensor *sinks; /* `[heads]` float32, or NULL */
+    const lz_tensor *score_mod; /* `[score_mod_bytes]` uint8, or NULL */
+    const lz_tensor *score_params; /* `[batch, heads, score_param_count]` float32, or NULL */
     uint8_t causal; /* param 0 */
     int64_t causal_offset; /* param 1 */
     int64_t window_left; /* param 2 */
@@ -945,6 +949,8 @@ typedef struct lz_attention_standard_decode_args {
     const lz_tensor *kv_lens; /* `[batch]` int32, or NULL */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
     const lz_tensor *sinks; /* `[heads]` float32, or NULL */
+    const lz_tensor *score_mod; /* `[score_mod_bytes]` uint8, or NULL */
+    const lz_tensor *score_params; /* `[batch, heads, score_param_count]` float32, or NULL */
     int64_t window_left; /* param 0 */
     float soft_cap; /* param 1 */
     float sm_scale; /* param 2 */
@@ -1019,6 +1025,8 @@ typedef struct lz_attention_standard_prefill_args {
     const lz_tensor *mask; /* `[batch, heads, seq_q, seq_k]` `M`, or NULL */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
     const lz_tensor *sinks; /* `[heads]` float32, or NULL */
+    const lz_tensor *score_mod; /* `[score_mod_bytes]` uint8, or NULL */
+    const lz_tensor *score_params; /* `[batch, heads, score_param_count]` float32, or NULL */
     uint8_t causal; /* param 0 */
     int64_t causal_offset; /* param 1 */
     int64_t window_left; /* param 2 */

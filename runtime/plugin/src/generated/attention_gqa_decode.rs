@@ -5,7 +5,7 @@ crate::operation::plugin_kernel!(
     AttentionGqaDecode, AttentionGqaDecodeCall, AttentionGqaDecodeOut,
         AttentionGqaDecodeKernel => AttentionGqaDecodeArgs, AttentionGqaDecodeOutputSlots;
     inputs(q: tensor, k: tensor, v: tensor, kv_lens: optional_tensor, alibi_slopes: optional_tensor,
-        sinks: optional_tensor);
+        sinks: optional_tensor, score_mod: optional_tensor, score_params: optional_tensor);
     params(window_left: optional i64 0, soft_cap: optional f32 1, sm_scale: optional f32 2,
         return_lse: optional bool 3, layout: optional case(AttentionGqaDecodeLayout) 4);
     outputs(output: tensor, lse: optional_tensor);

@@ -5,7 +5,7 @@ crate::operation::plugin_kernel!(
     AttentionStandardPrefill, AttentionStandardPrefillCall, AttentionStandardPrefillOut,
         AttentionStandardPrefillKernel => AttentionStandardPrefillArgs, AttentionStandardPrefillOutputSlots;
     inputs(q: tensor, k: tensor, v: tensor, mask: optional_tensor, alibi_slopes: optional_tensor,
-        sinks: optional_tensor);
+        sinks: optional_tensor, score_mod: optional_tensor, score_params: optional_tensor);
     params(causal: optional bool 0, causal_offset: optional i64 1, window_left: optional i64 2,
         window_right: optional i64 3, soft_cap: optional f32 4, sm_scale: optional f32 5,
         return_lse: optional bool 6, layout: optional case(AttentionStandardPrefillLayout) 7);

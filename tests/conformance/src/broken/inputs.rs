@@ -335,6 +335,10 @@ fn value(
             }
             ReasonCode::IndptrInvalid
         }
+        Rule::ScoreMod(_) => {
+            view.set_int(&[0], i64::from(if variant == 0 { b'?' } else { 0xff }));
+            ReasonCode::ScoreModInvalid
+        }
         Rule::Partition(_) => {
             let before = tensor.view().int_at(&index);
             tensor.view_mut().set_int(&index, if variant == 0 { -1 } else { before + 1 });

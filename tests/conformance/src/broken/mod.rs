@@ -247,7 +247,8 @@ fn schema_breaks(operation: &Operation) -> Vec<Break> {
             found.push(Break::OutputShape(index));
         }
         let sized = output.dtype.all().iter().any(|dtype| widest(operation, *dtype) > 1);
-        memory_breaks(Side::Output, index, has_dimensions, sized, true, &mut found);
+        let overflows = can_overflow(output.shape.all(), sized);
+        memory_breaks(Side::Output, index, (has_dimensions, overflows), sized, true, &mut found);
         found.push(Break::OutputDevice(index));
         for (other, input) in operation.inputs.iter().enumerate() {
             if input.kind == Kind::Tensor {
@@ -300,7 +301,8 @@ fn input_breaks(operation: &Operation, index: usize, found: &mut Vec<Break>) {
         found.push(Break::DtypeVariable(index));
     }
     let sized = input.dtype.all().iter().any(|dtype| widest(operation, *dtype) > 1);
-    memory_breaks(Side::Input, index, has_dimensions, sized, input.read_write, found);
+    let overflows = can_overflow(input.shape.all(), sized);
+    memory_breaks(Side::Input, index, (has_dimensions, overflows), sized, input.read_write, found);
     if input.contiguous != Contiguous::None {
         found.push(Break::Contiguity(index));
     }
@@ -324,10 +326,16 @@ fn input_breaks(operation: &Operation, index: usize, found: &mut Vec<Break>) {
     found.extend((0..variants).map(|variant| Break::Value(index, variant)));
 }
 
+/// Whether the number of bytes can overflow: not if there is one dimension, of bytes.
+fn can_overflow(shapes: &[Vec<Dim>], sized: bool) -> bool {
+    shapes.iter().flatten().any(|dim| sized || matches!(dim, Dim::Pack(_)))
+        || shapes.iter().any(|dims| dims.len() > 1)
+}
+
 fn memory_breaks(
     side: Side,
     index: usize,
-    dimensions: bool,
+    (dimensions, overflows): (bool, bool),
     sized: bool,
     written: bool,
     found: &mut Vec<Break>,
@@ -336,6 +344,7 @@ fn memory_breaks(
         let possible = match broken {
             MemoryBreak::Misaligned => sized,
             MemoryBreak::Null => true,
+            MemoryBreak::Overflow => overflows,
             _ => dimensions,
         };
         if possible {

@@ -19,7 +19,8 @@ enum class AttentionGqaPrefillLayout : std::uint32_t {
 ///
 ///     z      = sm_scale * q[b,i,h] · k[b,j,g]
 ///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[i,j] = c + alibi_slopes[b,h] * (j - (i + causal_offset)) + mask[b,h,i,j]
+///     a      = c + alibi_slopes[b,h] * (j - (i + causal_offset))
+///     s[i,j] = score_mod(a) + mask[b,h,i,j]
 ///     p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
 ///     output[b,i,h] = Σ_j p[i,j] v[b,j,g]
 ///     lse[b,i,h]    = log Σ_j exp(s[i,j])
@@ -30,6 +31,10 @@ enum class AttentionGqaPrefillLayout : std::uint32_t {
 ///
 /// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
 /// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+///
+/// `score_mod` is the text of an expression over `score` (a above), `b`, `h`, `q_idx` (i), `kv_idx` (j), `q_pos` (i + causal_offset), `inf`
+/// and the parameters `p0`, `p1`, … (`score_params[b,h]`), such as `score if q_pos - kv_idx < 64 else -inf`; absent means a. Numbers
+/// are f64 and follow IEEE 754; operators and functions are those of schemas, and division by zero is no error.
 ///
 /// The slopes and a float mask are added if given. A score is -∞ where a bool mask is
 /// false, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with
@@ -47,6 +52,10 @@ struct AttentionGqaPrefill {
     std::optional<TensorView> alibi_slopes = std::nullopt;
     /// `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
     std::optional<TensorView> sinks = std::nullopt;
+    /// `[score_mod_bytes]` uint8. Text of an expression that replaces each score; Python takes a `str`.
+    std::optional<TensorView> score_mod = std::nullopt;
+    /// `[batch, heads, score_param_count]` float32. Parameters of `score_mod` of each batch row and head: `p0`, `p1`, ….
+    std::optional<TensorView> score_params = std::nullopt;
     /// Whether later keys are masked. Default: `false`.
     std::optional<bool> causal = std::nullopt;
     /// Query i has the position of key i + causal_offset; the default aligns the last query with the last key, 0 aligns the first. Default: `seq_k - seq_q`.
@@ -101,6 +110,8 @@ struct AttentionGqaPrefillCrossing {
         args.mask = from.mask ? from.mask->raw() : nullptr;
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
         args.sinks = from.sinks ? from.sinks->raw() : nullptr;
+        args.score_mod = from.score_mod ? from.score_mod->raw() : nullptr;
+        args.score_params = from.score_params ? from.score_params->raw() : nullptr;
         lz::detail::pass(args.given, 0, args.causal, from.causal);
         lz::detail::pass(args.given, 1, args.causal_offset, from.causal_offset);
         lz::detail::pass(args.given, 2, args.window_left, from.window_left);
@@ -168,6 +179,8 @@ struct AttentionGqaPrefillAbi {
             .mask = args.mask ? std::optional<TensorView>(TensorView::borrow(args.mask)) : std::nullopt,
             .alibi_slopes = args.alibi_slopes ? std::optional<TensorView>(TensorView::borrow(args.alibi_slopes)) : std::nullopt,
             .sinks = args.sinks ? std::optional<TensorView>(TensorView::borrow(args.sinks)) : std::nullopt,
+            .score_mod = args.score_mod ? std::optional<TensorView>(TensorView::borrow(args.score_mod)) : std::nullopt,
+            .score_params = args.score_params ? std::optional<TensorView>(TensorView::borrow(args.score_params)) : std::nullopt,
             .causal = args.causal != 0,
             .causal_offset = args.causal_offset,
             .window_left = args.window_left,

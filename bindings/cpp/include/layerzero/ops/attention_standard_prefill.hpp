@@ -18,7 +18,8 @@ enum class AttentionStandardPrefillLayout : std::uint32_t {
 ///
 ///     z      = sm_scale * q[b,i,h] · k[b,j,h]
 ///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[i,j] = c + alibi_slopes[b,h] * (j - (i + causal_offset)) + mask[b,h,i,j]
+///     a      = c + alibi_slopes[b,h] * (j - (i + causal_offset))
+///     s[i,j] = score_mod(a) + mask[b,h,i,j]
 ///     p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
 ///     output[b,i,h] = Σ_j p[i,j] v[b,j,h]
 ///     lse[b,i,h]    = log Σ_j exp(s[i,j])
@@ -26,6 +27,8 @@ enum class AttentionStandardPrefillLayout : std::uint32_t {
 /// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
 /// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
+///
+/// `score_mod` is an expression as in `attention.gqa.prefill`; absent means a.
 ///
 /// The slopes and a float mask are added if given. A score is -∞ where a bool mask is
 /// false, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with
@@ -43,6 +46,10 @@ struct AttentionStandardPrefill {
     std::optional<TensorView> alibi_slopes = std::nullopt;
     /// `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
     std::optional<TensorView> sinks = std::nullopt;
+    /// `[score_mod_bytes]` uint8. Text of an expression that replaces each score; Python takes a `str`.
+    std::optional<TensorView> score_mod = std::nullopt;
+    /// `[batch, heads, score_param_count]` float32. Parameters of `score_mod` of each batch row and head: `p0`, `p1`, ….
+    std::optional<TensorView> score_params = std::nullopt;
     /// Whether later keys are masked. Default: `false`.
     std::optional<bool> causal = std::nullopt;
     /// Query i has the position of key i + causal_offset; the default aligns the last query with the last key, 0 aligns the first. Default: `seq_k - seq_q`.
@@ -97,6 +104,8 @@ struct AttentionStandardPrefillCrossing {
         args.mask = from.mask ? from.mask->raw() : nullptr;
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
         args.sinks = from.sinks ? from.sinks->raw() : nullptr;
+        args.score_mod = from.score_mod ? from.score_mod->raw() : nullptr;
+        args.score_params = from.score_params ? from.score_params->raw() : nullptr;
         lz::detail::pass(args.given, 0, args.causal, from.causal);
         lz::detail::pass(args.given, 1, args.causal_offset, from.causal_offset);
         lz::detail::pass(args.given, 2, args.window_left, from.window_left);
@@ -164,6 +173,8 @@ struct AttentionStandardPrefillAbi {
             .mask = args.mask ? std::optional<TensorView>(TensorView::borrow(args.mask)) : std::nullopt,
             .alibi_slopes = args.alibi_slopes ? std::optional<TensorView>(TensorView::borrow(args.alibi_slopes)) : std::nullopt,
             .sinks = args.sinks ? std::optional<TensorView>(TensorView::borrow(args.sinks)) : std::nullopt,
+            .score_mod = args.score_mod ? std::optional<TensorView>(TensorView::borrow(args.score_mod)) : std::nullopt,
+            .score_params = args.score_params ? std::optional<TensorView>(TensorView::borrow(args.score_params)) : std::nullopt,
             .causal = args.causal != 0,
             .causal_offset = args.causal_offset,
             .window_left = args.window_left,
