@@ -3,7 +3,8 @@
 use lz_core::KernelError;
 
 use crate::reference::attention_core::{
-    Modifier, Row, ScoreIndex, alibi, dot, feature_index, gather, index_tuples, is_masked_out, kv_head, length, sink, soft_capped,
+    Modifier, Row, ScoreIndex, alibi, dot, feature_index, gather, index_tuples, is_masked_out, kv_head,
+    length, sink, soft_capped,
 };
 use crate::{AttentionGqaDecodeCall, AttentionGqaDecodeLayout, AttentionGqaDecodeOut};
 
