@@ -164,7 +164,7 @@ impl Block {
             certain &= below(blanks_after_break);
         }
         // Whitespace may continue after the block.
-        let open = (whitespace << (WIDTH as u32 - length) % WIDTH as u32).leading_ones();
+        let open = (whitespace << ((WIDTH as u32 - length) % WIDTH as u32)).leading_ones();
         if open != 0 {
             certain &= up_to(1u64.wrapping_shl(length.wrapping_sub(open)));
         }
