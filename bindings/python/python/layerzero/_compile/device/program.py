@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, MutableMapping
 from functools import partial
@@ -60,7 +61,7 @@ class Step:
         return f"torch.reference.{self.operation}", True, self._call(function, takes_out=False)
 
     def _call(self, function: Callable[..., Any], takes_out: bool) -> Callable[[], None]:
-        params, inputs, outputs = self.about["params"], self.inputs, self.outputs
+        params, inputs, outputs = self.about["params"], self._taken(function), self.outputs
         if any(isinstance(one, Flipped) for one in inputs):
             return partial(self._with_copies, function, takes_out)
         # Kernels of several outputs return them; of one, they write into `out`.
@@ -69,6 +70,18 @@ class Step:
         if not outputs:
             return partial(function, *inputs, **params)
         return partial(_copy_results, partial(function, *inputs, **params), outputs)
+
+    def _taken(self, function: Callable[..., Any]) -> list[Any]:
+        """The inputs that a kernel takes: optional ones that its function does not have must be absent."""
+        if self.operation in PRIMITIVES:
+            return self.inputs
+        parameters = inspect.signature(function).parameters.values()
+        if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+            return self.inputs
+        count = sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
+        if any(one is not None for one in self.inputs[count:]):
+            raise GraphImportError(f"{self.about['source']}: {self.operation} has an optional input that its kernel does not take")
+        return self.inputs[:count]
 
     def _with_copies(self, function: Callable[..., Any], takes_out: bool) -> None:
         dense = [one.view.flip(one.axes) if isinstance(one, Flipped) else one for one in self.inputs]
