@@ -167,9 +167,20 @@ def _driver() -> Driver:
     return _DRIVER
 
 
+def taken_inputs(function: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
+    """The inputs that a kernel takes. Its function may lack optional inputs that its operation got later; those must be absent."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return list(inputs)
+    count = sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
+    if any(one is not None for one in inputs[count:]):
+        raise NotImplementedError(f"the function takes {count} inputs, and the call has more")
+    return list(inputs[:count])
+
+
 def _call(function: Callable[..., Any], message: dict[str, Any], mapped: _Mapped) -> list[Any]:
     """Calls a kernel and writes its results into the host's tensors. Returns its host tensors, whose bytes are sent back."""
-    inputs = [None if one is None else mapped.tensor(one) for one in message["inputs"]]
+    inputs = taken_inputs(function, [None if one is None else mapped.tensor(one) for one in message["inputs"]])
     outputs = [mapped.tensor(one) for one in message["outputs"]]
     if outputs and "out" in inspect.signature(function).parameters:
         function(*inputs, **message["params"], out=outputs[0] if len(outputs) == 1 else tuple(outputs))

@@ -202,3 +202,14 @@ def test_messages():
 
 def test_extent_of_strided_tensors():
     assert _device_worker.extent((3, 4), (8, 1)) == 20 and _device_worker.extent((3, 0), (8, 1)) == 0 and _device_worker.extent((), ()) == 1
+
+
+def test_optional_inputs_that_a_kernel_lacks_must_be_absent():
+    def kernel(x, weight=None, *, eps):
+        return x
+
+    taken = _device_worker.taken_inputs
+    assert taken(kernel, [1, None, None]) == [1, None]
+    assert taken(lambda *inputs: inputs, [1, None, None]) == [1, None, None]
+    with pytest.raises(NotImplementedError, match="takes 2 inputs, and the call has more"):
+        taken(kernel, [1, None, 3])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, MutableMapping
 from functools import partial
@@ -12,6 +11,7 @@ import torch
 
 from layerzero._compile.aten.base import DTYPES_BY_NAME
 from layerzero._compile.device.functions import PRIMITIVES, composition, is_graph_safe
+from layerzero._device_worker import taken_inputs
 from layerzero._native import GraphImportError
 
 _LOG = logging.getLogger("layerzero.graph")
@@ -72,16 +72,12 @@ class Step:
         return partial(_copy_results, partial(function, *inputs, **params), outputs)
 
     def _taken(self, function: Callable[..., Any]) -> list[Any]:
-        """The inputs that a kernel takes: optional ones that its function does not have must be absent."""
         if self.operation in PRIMITIVES:
             return self.inputs
-        parameters = inspect.signature(function).parameters.values()
-        if any(one.kind is one.VAR_POSITIONAL for one in parameters):
-            return self.inputs
-        count = sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
-        if any(one is not None for one in self.inputs[count:]):
-            raise GraphImportError(f"{self.about['source']}: {self.operation} has an optional input that its kernel does not take")
-        return self.inputs[:count]
+        try:
+            return taken_inputs(function, self.inputs)
+        except NotImplementedError as error:
+            raise GraphImportError(f"{self.about['source']}: {self.operation}: {error}") from error
 
     def _with_copies(self, function: Callable[..., Any], takes_out: bool) -> None:
         dense = [one.view.flip(one.axes) if isinstance(one, Flipped) else one for one in self.inputs]
