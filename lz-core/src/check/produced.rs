@@ -5,7 +5,6 @@ use lz_schema::model::{Dim, Operation};
 
 use super::{Bound, check};
 use crate::args::{Arg, OutArg};
-use crate::kernel::KernelError;
 use crate::reason::{Reason, ReasonCode};
 
 /// A produced output: its index in the schema, its dtype unless it is text, and its sizes.
@@ -47,16 +46,17 @@ pub fn check_produced(operation: &Operation, bound: &Bound, produced: &[Produced
     Ok(())
 }
 
-/// Checks the dynamic outputs of a kernel that ran. Those that are wrong are removed, and the kernel has failed.
+/// Checks the dynamic outputs of a kernel that ran. If one is wrong, all are removed, and the kernel has failed for the reason.
 pub fn check_dynamic_outputs(
     operation: &Operation,
     args: &[Arg<'_>],
     outputs: &mut [OutArg<'_>],
-) -> Result<(), KernelError> {
+) -> Result<(), Reason> {
     if outputs.iter().all(|output| matches!(output, OutArg::Absent | OutArg::Tensor(_))) {
         return Ok(());
     }
-    let bound = check(operation, args, None, false).map_err(KernelError::invalid)?;
+    let failed = |message: String| Reason::new(ReasonCode::KernelFailed).message(message);
+    let bound = check(operation, args, None, false).map_err(|error| failed(error.to_string()))?;
     let lengths: Vec<i64> = outputs.iter().map(|output| text_count(output).unwrap_or(0)).collect();
     let mut produced: Vec<Produced<'_>> = Vec::with_capacity(outputs.len());
     let mut missing = None;
@@ -87,7 +87,7 @@ pub fn check_dynamic_outputs(
                 OutArg::Absent | OutArg::Tensor(_) => {}
             }
         }
-        KernelError::failed(message)
+        failed(message)
     })
 }
 

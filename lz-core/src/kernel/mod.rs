@@ -268,7 +268,8 @@ impl KernelEntry {
     ) -> Result<(), KernelError> {
         self.kernel.run(args, outputs, run)?;
         match self.operation {
-            Some(operation) => crate::check::check_dynamic_outputs(operation.schema(), args, outputs),
+            Some(operation) => crate::check::check_dynamic_outputs(operation.schema(), args, outputs)
+                .map_err(KernelError::because),
             None => Ok(()),
         }
     }
