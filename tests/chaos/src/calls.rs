@@ -78,7 +78,7 @@ impl<'a> Caller<'a> {
         // What the engine allocates for itself has other sizes.
         let size = Some(size_of_val(&data[..])).filter(|size| *size > 4096 && !size.is_power_of_two());
         let sizes = size.map_or(0..0, |size| size..size + 1);
-        let found = memory::with_little(random, sizes, || run(self.engine, x));
+        let found = memory::with_failures(random, sizes, || run(self.engine, x));
         let Some(found) = self.judge(&operation.name, found)? else { return Ok(()) };
         let expected = run(&self.truth, x).map_err(|error| format!("the reference failed: {error}"))?;
         match equivalence::difference(operation.schema(), &found.view(), &expected.view()) {
@@ -99,7 +99,7 @@ impl<'a> Caller<'a> {
         let texts: Vec<String> = (0..1 + random.below(3)).map(|_| text(random)).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let run = |engine: &Engine| tokenize_encode(engine, TokenizeEncode::new(&texts, &self.tokenizer));
-        let found = memory::with_little(random, 0..0, || run(self.engine));
+        let found = memory::with_failures(random, 0..0, || run(self.engine));
         let Some(found) = self.judge("tokenize.encode", found)? else { return Ok(()) };
         let expected = run(&self.truth).map_err(|error| format!("the reference failed: {error}"))?;
         let is_equal = found.tokens.bytes() == expected.tokens.bytes()

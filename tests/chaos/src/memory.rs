@@ -45,7 +45,7 @@ pub fn stop() {
 }
 
 /// Runs a call. Once in a while one allocation of its data, which has one of these sizes, fails in it, and rarely one of any size.
-pub fn with_little<R>(random: &mut Random, data: Range<usize>, call: impl FnOnce() -> R) -> R {
+pub fn with_failures<R>(random: &mut Random, data: Range<usize>, call: impl FnOnce() -> R) -> R {
     let Some(folder) = FOLDER.get().filter(|_| !IS_CALM.load(Ordering::Relaxed)) else { return call() };
     let fail = |number: u64, sizes, call| {
         let (result, failed) = fail_allocation_of(number as u32, sizes, call);

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -83,9 +84,9 @@ def test_backend_that_cannot_be_imported_is_disabled_with_a_reason(install, monk
     probe = _probe._try
 
     def impatient(module, *about):
-        # Only for this module: importing torch may take longer on a busy machine.
+        # Only where it must pass: on a busy machine even starting Python may take longer.
         with monkeypatch.context() as patch:
-            if module.startswith(name):
+            if module.startswith("hangsone"):
                 patch.setattr(_probe, "SECONDS", 2.0)
             return probe(module, *about)
 
@@ -99,6 +100,21 @@ def test_backend_that_cannot_be_imported_is_disabled_with_a_reason(install, monk
     # Probe results are cached by version: the library is not probed twice.
     monkeypatch.setattr(_probe, "_try", lambda *about: pytest.fail("it was probed again"))
     lz.load_backends(name)
+
+
+def test_library_that_took_too_long_is_probed_again_after_an_hour(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    slow = _probe.ProbeResult("importing slow takes longer than 60 s", code="BACKEND_TIMEOUT")
+    results = [slow, _probe.ProbeResult("")]
+    monkeypatch.setattr(_probe, "_try", lambda *about: results.pop(0))
+    assert _probe.probe("slow", "1.0") == slow
+    assert _probe.probe("slow", "1.0") == slow, "the result is cached"
+    later = time.time() + 3601
+    monkeypatch.setattr(_probe.time, "time", lambda: later)
+    assert _probe.known("slow", "1.0") is None
+    assert _probe.probe("slow", "1.0").problem == ""
+    monkeypatch.setattr(_probe.time, "time", lambda: later + 7200)
+    assert _probe.known("slow", "1.0").problem == "", "a library that was imported is not probed again"
 
 
 def test_backend_with_an_invalid_descriptor_is_disabled(install):

@@ -1,7 +1,8 @@
 """Probes whether a library can be imported, in a separate process: a library that raises, hangs or crashes
 does no harm.
 
-Results are cached by version, so that each library is probed once. The compatibility matrix uses them too.
+Results are cached by version, so that each library is probed once; one that took too long is probed again after
+an hour, because the machine may have been busy. The compatibility matrix uses the results too.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from layerzero import _native
 
-SECONDS = 20.0
+# Importing torch from a cold disk on a busy machine takes more than 20 s.
+SECONDS = 60.0
+# After this time a library that took too long is probed again.
+RETRY_SECONDS = 3600.0
 
 
 def answers_path() -> Path:
@@ -49,12 +54,16 @@ class ProbeResult(NamedTuple):
 
 
 def known(module: str, version: str) -> ProbeResult | None:
-    """The cached result; `None` if the library was not probed yet."""
+    """The cached result; `None` if the library was not probed yet, or took too long and may be probed again."""
     cached = _answers().get(_key(module, version))
     if cached is None:
         return None
-    # Results of older versions have no code.
+    # Results of older versions have no code and no time.
     code = str(cached.get("code", "BACKEND_IMPORT_FAILED"))
+    if code == "BACKEND_TIMEOUT":
+        at = cached.get("at")
+        if not isinstance(at, (int, float)) or not 0 <= time.time() - at < RETRY_SECONDS:
+            return None
     return ProbeResult(str(cached.get("problem", "")), tuple(cached.get("cuda", ())), code)
 
 
@@ -64,7 +73,7 @@ def probe(module: str, version: str, *, again: bool = False, check: str = "", af
     if cached is not None:
         return cached
     found = _try(module, check, after)
-    write(answers_path(), {**_answers(), _key(module, version): found._asdict()})
+    write(answers_path(), {**_answers(), _key(module, version): {**found._asdict(), "at": time.time()}})
     return found
 
 
