@@ -27,7 +27,7 @@ pub(crate) struct GqaDecode<S>(pub PhantomData<S>);
 pub(crate) struct CrossDecode<S>(pub PhantomData<S>);
 
 /// The inputs of a call of any of the operations.
-struct Decode<'a> {
+pub(super) struct Decode<'a> {
     /// Queries, keys and values.
     tensors: [&'a TensorView<'a>; 3],
     kv_lens: Option<&'a TensorView<'a>>,
@@ -41,13 +41,33 @@ struct Decode<'a> {
     heads_first: bool,
 }
 
-impl Decode<'_> {
-    fn run<S: Attend, T: Float>(
+impl<'a> Decode<'a> {
+    /// Of a call with grouped heads.
+    pub(super) fn grouped(call: &'a AttentionGqaDecodeCall<'a>) -> Decode<'a> {
+        let axes = &call.axes;
+        Decode {
+            tensors: [&call.q, &call.k, &call.v],
+            kv_lens: call.kv_lens.as_ref(),
+            mask: None,
+            slopes: call.alibi_slopes.as_ref(),
+            sinks: call.sinks.as_ref(),
+            shape: Shape {
+                soft_cap: call.soft_cap,
+                window_left: call.window_left,
+                ..Shape::grouped(axes.heads, axes.kv_heads, axes.head_dim, axes.head_dim_v, call.sm_scale)
+            },
+            batch: axes.batch,
+            seq_k: axes.seq_k,
+            heads_first: call.layout == AttentionGqaDecodeLayout::Bhsd,
+        }
+    }
+
+    /// Calls `attend` with the sequences.
+    pub(super) fn with_problem<T: Float>(
         &self,
-        s: S,
         output: &mut TensorMut<'_>,
         lse: Option<&mut TensorMut<'_>>,
-        resources: &mut Run<'_>,
+        attend: impl FnOnce(&Problem<'_, '_, T>) -> Result<(), KernelError>,
     ) -> Result<(), KernelError> {
         let Decode { mask, slopes, shape, batch, seq_k, .. } = *self;
         let lens = self.kv_lens.map(|lens| index_slice(lens, &[])).transpose()?;
@@ -63,9 +83,29 @@ impl Decode<'_> {
                 ..tensors.sequence(b, 1, keys, keys - 1)
             }
         };
-        let problem = Problem { shape, sequences: batch as usize, sequence: &sequence };
+        attend(&Problem { shape, sequences: batch as usize, sequence: &sequence })
+    }
+
+    fn run<S: Attend, T: Float>(
+        &self,
+        s: S,
+        output: &mut TensorMut<'_>,
+        lse: Option<&mut TensorMut<'_>>,
+        resources: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        self.with_problem::<T>(output, lse, |problem| self.attend(s, problem, resources))
+    }
+
+    /// Splits long sequences over keys; a few keys take the short path.
+    fn attend<S: Attend, T: Float>(
+        &self,
+        s: S,
+        problem: &Problem<'_, '_, T>,
+        resources: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let Decode { mask, slopes, shape, batch, seq_k, .. } = *self;
         if seq_k as usize <= short::KEYS && mask.is_none() && slopes.is_none() && short::supports(&shape) {
-            short::run(s, &problem);
+            short::run(s, problem);
             return Ok(());
         }
         let parts = (seq_k as usize).div_ceil(CHUNK);
@@ -73,9 +113,9 @@ impl Decode<'_> {
             let states = batch as usize * shape.kv_heads * shape.group * parts;
             let workspace = resources.workspace((states * (shape.dim_v + 2) * size_of::<f32>()) as u64)?;
             let first_part = |b: usize| b * parts;
-            run(s, &problem, Some(Split { chunk: CHUNK, workspace, first_part: &first_part }));
+            run(s, problem, Some(Split { chunk: CHUNK, workspace, first_part: &first_part }));
         } else {
-            run(s, &problem, None);
+            run(s, problem, None);
         }
         Ok(())
     }
@@ -107,22 +147,7 @@ impl<S: Attend> AttentionGqaDecodeKernel for GqaDecode<S> {
         run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
-        let axes = &call.axes;
-        let decode = Decode {
-            tensors: [&call.q, &call.k, &call.v],
-            kv_lens: call.kv_lens.as_ref(),
-            mask: None,
-            slopes: call.alibi_slopes.as_ref(),
-            sinks: call.sinks.as_ref(),
-            shape: Shape {
-                soft_cap: call.soft_cap,
-                window_left: call.window_left,
-                ..Shape::grouped(axes.heads, axes.kv_heads, axes.head_dim, axes.head_dim_v, call.sm_scale)
-            },
-            batch: axes.batch,
-            seq_k: axes.seq_k,
-            heads_first: call.layout == AttentionGqaDecodeLayout::Bhsd,
-        };
+        let decode = Decode::grouped(call);
         with_float!(call.dtype_t, T => decode.run::<S, T>(s, &mut out.output, out.lse.as_mut(), run))
     }
 }

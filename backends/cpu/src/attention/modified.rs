@@ -9,15 +9,15 @@ use std::sync::Arc;
 use lz_core::score_mod::{MAX_DEPTH, ScoreMod, Values, slot};
 use lz_core::{KernelError, Run, TensorView};
 use lz_ops::{
-    AttentionGqaDecodeCall, AttentionGqaDecodeKernel, AttentionGqaDecodeLayout, AttentionGqaDecodeOut,
-    AttentionGqaPrefillCall, AttentionGqaPrefillKernel, AttentionGqaPrefillLayout, AttentionGqaPrefillOut,
-    AttentionStandardDecodeKernel, AttentionStandardPrefillKernel,
+    AttentionGqaDecodeCall, AttentionGqaDecodeKernel, AttentionGqaDecodeOut, AttentionGqaPrefillCall,
+    AttentionGqaPrefillKernel, AttentionGqaPrefillOut, AttentionStandardDecodeKernel,
+    AttentionStandardPrefillKernel,
 };
 
+use super::decode::Decode;
 use super::exact::write_lse;
-use super::prefill::CallTensors;
-use super::problem::{Mask, Sequence, Shape, Sinks, Slopes, index_slice};
-use super::run::{SyncRef, for_each};
+use super::prefill;
+use super::run::{Problem, SyncRef, for_each};
 use super::task::Task;
 use crate::isa::require;
 use crate::simd::{Float, Simd, Span, vectors, with_float};
@@ -75,33 +75,29 @@ impl<'a> Modifier<'a> {
     }
 }
 
-/// A call of either operation.
-struct ModifiedCall<'p, 'a, T> {
-    shape: Shape,
-    sequences: usize,
-    sequence: &'p (dyn Fn(usize) -> Sequence<'a, T> + Sync),
-    modifier: Modifier<'a>,
-}
-
-impl<T: Float> ModifiedCall<'_, '_, T> {
-    /// Computes all rows.
-    fn run<S: Simd>(&self, s: S, queries: usize, keys: usize) {
-        let shape = &self.shape;
-        let blocks = (queries * shape.group).div_ceil(ROWS);
-        let shared = SyncRef(self);
-        let task = |number: usize| {
-            let call = shared.get();
-            let (rest, block) = (number / blocks, number % blocks);
-            let (batch, head) = (rest / shape.kv_heads, rest % shape.kv_heads);
-            let sequence = (call.sequence)(batch);
-            let rows = block * ROWS..((block + 1) * ROWS).min(queries * shape.group);
-            let task = Task { shape, sequence: &sequence, head, heads: 1, rows, next_head: None };
-            attend(s, &task, batch, &call.modifier);
-        };
-        let rows = self.sequences.saturating_mul(queries).saturating_mul(shape.kv_heads * shape.group);
-        let work = rows.saturating_mul(keys).saturating_mul(shape.dim() + shape.dim_v);
-        for_each(work, self.sequences * shape.kv_heads * blocks, &task);
-    }
+/// Computes all rows of up to `queries` queries and `keys` keys per sequence.
+fn attend_all<S: Simd, T: Float>(
+    s: S,
+    problem: &Problem<'_, '_, T>,
+    modifier: &Modifier<'_>,
+    queries: usize,
+    keys: usize,
+) {
+    let shape = &problem.shape;
+    let blocks = (queries * shape.group).div_ceil(ROWS);
+    let shared = SyncRef(&(problem, modifier));
+    let task = |number: usize| {
+        let &(problem, modifier) = shared.get();
+        let (rest, block) = (number / blocks, number % blocks);
+        let (batch, head) = (rest / shape.kv_heads, rest % shape.kv_heads);
+        let sequence = (problem.sequence)(batch);
+        let rows = block * ROWS..((block + 1) * ROWS).min(queries * shape.group);
+        let task = Task { shape, sequence: &sequence, head, heads: 1, rows, next_head: None };
+        attend(s, &task, batch, modifier);
+    };
+    let rows = problem.sequences.saturating_mul(queries).saturating_mul(shape.kv_heads * shape.group);
+    let work = rows.saturating_mul(keys).saturating_mul(shape.dim() + shape.dim_v);
+    for_each(work, problem.sequences * shape.kv_heads * blocks, &task);
 }
 
 /// Memory of a task.
@@ -204,7 +200,7 @@ fn products(q: &[f64], k: &[f64], width: usize, rows: usize, keys: usize, scores
             let mut sums = [[0.0f64; BLOCK]; 4];
             for (block, k) in k.chunks_exact(BLOCK).enumerate() {
                 for (row, sums) in sums.iter_mut().enumerate() {
-                    // Rows beyond the last one exist and are 0, or what an earlier task of this width left.
+                    // Rows beyond the last one are 0.
                     let at = (first + row) * width + block * BLOCK;
                     let Some(q) = q.get(at..at + BLOCK) else { continue };
                     for ((sum, q), k) in sums.iter_mut().zip(q).zip(k) {
@@ -348,29 +344,10 @@ impl<S: Simd> AttentionGqaPrefillKernel for ModifiedPrefill<S> {
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
-        let axes = &call.axes;
-        let dims = if call.layout == AttentionGqaPrefillLayout::Bhsd { (2, 1) } else { (1, 2) };
         let modifier = Modifier::new(call.score_mod.as_ref(), call.score_params.as_ref())?;
-        let shape = Shape {
-            soft_cap: call.soft_cap,
-            causal: call.causal,
-            window_left: call.window_left,
-            window_right: call.window_right,
-            ..Shape::grouped(axes.heads, axes.kv_heads, axes.head_dim, axes.head_dim_v, call.sm_scale)
-        };
+        let (queries, keys) = (call.axes.seq_q as usize, call.axes.seq_k as usize);
         with_float!(call.dtype_t, T => {
-            let (output, lse) = (&mut out.output, out.lse.as_mut());
-            let tensors = CallTensors::<T>::new([&call.q, &call.k, &call.v], output, lse, [dims, dims])?;
-            let sinks = call.sinks.as_ref().map(Sinks::new);
-            let sequence = |b: usize| Sequence {
-                mask: call.mask.as_ref().map(|mask| Mask::new(mask, b, 4)),
-                slopes: call.alibi_slopes.as_ref().map(|slopes| Slopes::new(slopes, b)),
-                sinks,
-                ..tensors.sequence(b, axes.seq_q, axes.seq_k, call.causal_offset)
-            };
-            let call = ModifiedCall { shape, sequences: axes.batch as usize, sequence: &sequence, modifier };
-            call.run(s, axes.seq_q as usize, axes.seq_k as usize);
-            Ok(())
+            prefill::with_problem::<T>(call, &mut out, |problem| attend_all(s, problem, &modifier, queries, keys))
         })
     }
 }
@@ -400,30 +377,13 @@ impl<S: Simd> AttentionGqaDecodeKernel for ModifiedDecode<S> {
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
-        let axes = &call.axes;
-        let key_dims = if call.layout == AttentionGqaDecodeLayout::Bhsd { (2, 1) } else { (1, 2) };
         let modifier = Modifier::new(call.score_mod.as_ref(), call.score_params.as_ref())?;
-        let lens = call.kv_lens.as_ref().map(|lens| index_slice(lens, &[])).transpose()?;
-        let shape = Shape {
-            soft_cap: call.soft_cap,
-            window_left: call.window_left,
-            ..Shape::grouped(axes.heads, axes.kv_heads, axes.head_dim, axes.head_dim_v, call.sm_scale)
-        };
+        let keys = call.axes.seq_k as usize;
         with_float!(call.dtype_t, T => {
-            let (output, lse) = (&mut out.output, out.lse.as_mut());
-            let tensors = CallTensors::<T>::new([&call.q, &call.k, &call.v], output, lse, [(0, 1), key_dims])?;
-            let sinks = call.sinks.as_ref().map(Sinks::new);
-            let sequence = |b: usize| {
-                let keys = lens.map_or(axes.seq_k, |lens| i64::from(lens[b]).clamp(0, axes.seq_k));
-                Sequence {
-                    slopes: call.alibi_slopes.as_ref().map(|slopes| Slopes::new(slopes, b)),
-                    sinks,
-                    ..tensors.sequence(b, 1, keys, keys - 1)
-                }
-            };
-            let call = ModifiedCall { shape, sequences: axes.batch as usize, sequence: &sequence, modifier };
-            call.run(s, 1, axes.seq_k as usize);
-            Ok(())
+            Decode::grouped(call).with_problem::<T>(&mut out.output, out.lse.as_mut(), |problem| {
+                attend_all(s, problem, &modifier, 1, keys);
+                Ok(())
+            })
         })
     }
 }

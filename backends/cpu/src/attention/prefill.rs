@@ -70,6 +70,35 @@ impl<T: Float> CallTensors<T> {
     }
 }
 
+/// Calls `attend` with the sequences of a call.
+pub(super) fn with_problem<T: Float>(
+    call: &AttentionGqaPrefillCall<'_>,
+    out: &mut AttentionGqaPrefillOut<'_>,
+    attend: impl FnOnce(&Problem<'_, '_, T>),
+) -> Result<(), KernelError> {
+    let axes = &call.axes;
+    let dims = if call.layout == AttentionGqaPrefillLayout::Bhsd { (2, 1) } else { (1, 2) };
+    let shape = Shape {
+        soft_cap: call.soft_cap,
+        causal: call.causal,
+        window_left: call.window_left,
+        window_right: call.window_right,
+        ..Shape::grouped(axes.heads, axes.kv_heads, axes.head_dim, axes.head_dim_v, call.sm_scale)
+    };
+    let (output, lse) = (&mut out.output, out.lse.as_mut());
+    let tensors = CallTensors::<T>::new([&call.q, &call.k, &call.v], output, lse, [dims, dims])?;
+    let (mask, slopes) = (call.mask, call.alibi_slopes);
+    let sinks = call.sinks.as_ref().map(Sinks::new);
+    let sequence = |b: usize| Sequence {
+        mask: mask.as_ref().map(|mask| Mask::new(mask, b, 4)),
+        slopes: slopes.as_ref().map(|slopes| Slopes::new(slopes, b)),
+        sinks,
+        ..tensors.sequence(b, axes.seq_q, axes.seq_k, call.causal_offset)
+    };
+    attend(&Problem { shape, sequences: axes.batch as usize, sequence: &sequence });
+    Ok(())
+}
+
 #[lz_macros::kernel(
     id = "cpu.attention.gqa.prefill",
     operation = "attention.gqa.prefill",
@@ -95,28 +124,6 @@ impl<S: Attend> AttentionGqaPrefillKernel for GqaPrefill<S> {
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
-        let axes = &call.axes;
-        let dims = if call.layout == AttentionGqaPrefillLayout::Bhsd { (2, 1) } else { (1, 2) };
-        let shape = Shape {
-            soft_cap: call.soft_cap,
-            causal: call.causal,
-            window_left: call.window_left,
-            window_right: call.window_right,
-            ..Shape::grouped(axes.heads, axes.kv_heads, axes.head_dim, axes.head_dim_v, call.sm_scale)
-        };
-        with_float!(call.dtype_t, T => {
-            let (output, lse) = (&mut out.output, out.lse.as_mut());
-            let tensors = CallTensors::<T>::new([&call.q, &call.k, &call.v], output, lse, [dims, dims])?;
-            let (mask, slopes) = (call.mask, call.alibi_slopes);
-            let sinks = call.sinks.as_ref().map(Sinks::new);
-            let sequence = |b: usize| Sequence {
-                mask: mask.as_ref().map(|mask| Mask::new(mask, b, 4)),
-                slopes: slopes.as_ref().map(|slopes| Slopes::new(slopes, b)),
-                sinks,
-                ..tensors.sequence(b, axes.seq_q, axes.seq_k, call.causal_offset)
-            };
-            run(s, &Problem { shape, sequences: axes.batch as usize, sequence: &sequence }, None);
-            Ok(())
-        })
+        with_float!(call.dtype_t, T => with_problem::<T>(call, &mut out, |problem| run(s, problem, None)))
     }
 }
