@@ -56,7 +56,7 @@ cargo xtask <command>
   chaos [--seed N] [--seconds S]  inject faults into serving processes and check that they go on
   candle                      test the example crate that runs operations on tensors of candle
   miri [FILTER]               run the tests of tensors and arguments under Miri, if the toolchain has it
-  mutants [FLAGS]             change selection, cache, health and checks, and expect tests to fail; flags of cargo mutants
+  mutants [FLAGS]             change selection, cache, health and checks, and expect tests to fail; --switched builds all mutants at once; flags of cargo mutants
   sanitize [rust|python]      run the Python extension and Rust tests under AddressSanitizer
   aarch64 [build | test]      build for aarch64 Linux and run the tests under qemu; packages come from Debian, --mirror URL names its mirror; `aarch64 cargo ...` runs cargo there
   fmt                         format all hand-written Rust
