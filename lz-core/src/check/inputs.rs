@@ -292,15 +292,12 @@ impl<'c> Checker<'c, '_> {
                     }
                 }
             } else if sizes.len() == shape.len() {
-                let plain = dims.iter().position(|dim| matches!(dim, Dim::Pack(_)));
                 let packed = sizes.len() + 1 - dims.len().min(sizes.len() + 1);
                 for (dimension, dim) in dims.iter().enumerate() {
                     let Dim::Expr(expression) = dim else { continue };
-                    let position = if plain.is_some_and(|pack| pack < dimension) {
-                        (dimension + packed).saturating_sub(1)
-                    } else {
-                        dimension
-                    };
+                    let follows_pack = dims.iter().take(dimension).any(|dim| matches!(dim, Dim::Pack(_)));
+                    let position =
+                        if follows_pack { (dimension + packed).saturating_sub(1) } else { dimension };
                     if let (Some(&size), Some(&required)) = (shape.get(position), sizes.get(position))
                         && size != required
                     {
@@ -379,8 +376,8 @@ impl<'c> Checker<'c, '_> {
                 self.problems.push(self_overlap(&input.name, &written));
             }
             for (other, definition) in self.operation.inputs.iter().enumerate() {
-                let both_written = definition.read_write && other < index;
-                if other == index || both_written {
+                // Itself, or a pair that was checked before.
+                if definition.read_write && other <= index {
                     continue;
                 }
                 if let Some(read) = self.args[other].tensor()

@@ -83,8 +83,8 @@ impl Checker<'_, '_> {
         let operation = self.operation;
         for (index, param) in operation.params.iter().enumerate() {
             let Some(range) = &param.range else { continue };
-            let depends = range.variables().iter().any(|variable| unknown.contains(&variable.index));
-            if depends || unknown.contains(&((operation.axes.len() + index) as u16)) {
+            // A range is an expression over its own param, among others.
+            if range.variables().iter().any(|variable| unknown.contains(&variable.index)) {
                 continue;
             }
             if let Some(Value::Bool(false)) = self.evaluate(range, &format!("the range of {}", param.name)) {

@@ -237,6 +237,17 @@ mod tests {
     use crate::tensor::Layout;
 
     #[test]
+    fn score_expressions_are_checked() {
+        let view = |text: &'static str| {
+            TensorView::from_slice(text.as_bytes(), &[text.len() as i64]).expect("a text")
+        };
+        assert!(score_mod_ok(&view("score + p0"), 1) && score_mod_problem(&view("score + p0"), 1).is_none());
+        assert!(!score_mod_ok(&view("score + p1"), 1));
+        let problem = score_mod_problem(&view("score + p1"), 1).expect("there is only p0");
+        assert!(problem.to_string().contains("`p1`"), "{problem}");
+    }
+
+    #[test]
     fn float_ranges_are_compared_as_floats() {
         let view = |values: &'static [f32]| TensorView::from_slice(values, &[3]).expect("three values");
         assert!(range_ok(&view(&[0.0, 0.5, 1.0]), 0.0, 1.0));

@@ -27,6 +27,7 @@ axes:
   groups: { role: count, fuzz: [1, 2], doc: Groups. }
   pair: { value: 2, doc: Always two. }
   found: { role: count, dynamic: true, doc: As many as the kernel finds. }
+  hints: { role: count, fuzz: [1, 2], doc: Hints. }
 types:
   T: [f32, f16]
 inputs:
@@ -43,6 +44,7 @@ inputs:
   index: { shape: [width], dtype: i64, optional: true, values: { index_into: width }, doc: Indices. }
   share: { shape: [width], dtype: f32, optional: true, values: { between: [0.0, 1.0] }, doc: Shares. }
   level: { shape: [width], dtype: i32, optional: true, values: { between: [\"0 - 1\", groups] }, doc: Levels. }
+  hint: { shape: [hints], dtype: i32, optional: true, doc: Hints. }
   parts: { shape: [groups, pair], dtype: i32, optional: true, values: { partition_of: width }, doc: Parts. }
 params:
   scale: { type: f32, default: 1 / width, range: \"> 0\", doc: A factor. }
@@ -58,6 +60,7 @@ outputs:
 constraints:
   - { check: \"width % groups == 0\", code: CONSTRAINT_FAILED, message: \"width must be a multiple of groups\" }
   - { check: \"seed >= 0 or order == DOWN\", code: PARAM_OUT_OF_RANGE, message: \"only DOWN takes a negative seed\" }
+  - { check: \"hints > 0 or seed < 100\", code: CONSTRAINT_FAILED, message: \"a large seed needs hints\" }
 equivalence: { close: { f32: [1e-5, 1e-5], f16: [1e-3, 1e-3] } }
 workloads:
   one: { rows: [2], width: 4, groups: 2, T: f32, seed: 1 }
@@ -295,6 +298,11 @@ fn params_and_constraints() {
         ("a constraint over axes", &|args| args[arg_of("starts")] = ints(&[0, 1, 2, 4], &[4])),
         ("a constraint that divides by zero", &|args| args[arg_of("starts")] = ints(&[0], &[1])),
         ("a constraint over params", &set("seed", value(Value::Int(-1)))),
+        ("a constraint over an axis of a missing optional input", &set("seed", value(Value::Int(100)))),
+        ("a constraint that an optional input satisfies", &|args| {
+            args[arg_of("seed")] = Arg::Value(Value::Int(100));
+            args[arg_of("hint")] = ints(&[1], &[1]);
+        }),
         ("a constraint that a case satisfies", &|args| {
             args[arg_of("seed")] = Arg::Value(Value::Int(-1));
             args[arg_of("order")] = Arg::Value(Value::Enum(1));
@@ -464,7 +472,7 @@ fn bound_axes_defaults_and_inferred_outputs() {
     let mut args = valid();
     args[arg_of("x")] = zeros(&[2, 3, 4], DType::F16);
     let bound = check::check_call(schema, &args, None).expect("a valid call");
-    assert_eq!(bound.axes, [Some(6), Some(4), Some(2), Some(2), None]);
+    assert_eq!(bound.axes, [Some(6), Some(4), Some(2), Some(2), None, None]);
     assert_eq!(bound.packs[0].as_deref(), Some(&[2, 3][..]));
     assert_eq!(bound.types, [Some(DType::F16)]);
     let value = |name: &str| {
@@ -556,6 +564,46 @@ fn a_kernel_with_wrong_dynamic_outputs_has_failed() {
         run(|| Tensor::zeros(&[5, 2], DType::F32).ok()),
         run(|| None),
     ]);
+}
+
+/// Texts bind axes as tensors do, and their number is checked when a kernel produces them.
+#[test]
+fn texts_have_the_sizes_of_the_schema() {
+    const TEXTS: &str = "
+operation: demo.texts
+version: 1
+summary: An operation with texts.
+doc: It is only checked, never run.
+axes:
+  count: { role: batch, fuzz: 0..3, doc: Texts. }
+inputs:
+  texts: { kind: text, shape: [count], doc: The texts. }
+  weights: { shape: [count], dtype: f32, optional: true, doc: A weight of each. }
+outputs:
+  names: { kind: text, shape: [count], doc: The names. }
+equivalence: { exact: true }
+workloads:
+  one: { count: 2 }
+";
+    let operation =
+        dynamic::read_operation("demo/texts.yaml", TEXTS).unwrap_or_else(|error| panic!("{error}"));
+    let args = |weights| [Arg::Text(&["a", "b"]), weights];
+    let sentence = |args: &[Arg<'_>]| match check::check_call(operation.schema(), args, None) {
+        Ok(_) => "valid".to_owned(),
+        Err(Error::Validation { reasons, .. }) => reasons[0].sentence(),
+        Err(error) => panic!("{error}"),
+    };
+    assert_eq!(sentence(&args(zeros(&[2], DType::F32))), "valid");
+    insta::assert_snapshot!(sentence(&args(zeros(&[3], DType::F32))));
+
+    let produced = |texts: Option<Vec<&str>>| {
+        let mut texts = texts.map(|texts| texts.into_iter().map(str::to_owned).collect::<Vec<_>>());
+        let mut outputs = [OutArg::Text(&mut texts)];
+        let outcome = check::check_dynamic_outputs(operation.schema(), &args(Arg::Absent), &mut outputs);
+        (outcome.map_err(|reason| reason.sentence()), texts)
+    };
+    assert_eq!(produced(Some(vec!["x", "y"])), (Ok(()), Some(vec!["x".to_owned(), "y".to_owned()])));
+    insta::assert_debug_snapshot!([produced(None), produced(Some(vec!["x"])), produced(Some(vec![]))]);
 }
 
 #[test]

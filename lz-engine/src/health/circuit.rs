@@ -381,7 +381,14 @@ mod tests {
         circuit.failed(Some(period), "still", 11 * SECOND, &config());
         circuit.poll(31 * SECOND, &config());
         assert_eq!(circuit.state(), HealthState::HalfOpen);
-        assert_eq!(circuit.succeeded(Some(period), 31 * SECOND, &config()), Transition::None);
+        for _ in 0..config().success_threshold {
+            assert_eq!(circuit.succeeded(Some(period), 31 * SECOND, &config()), Transition::None);
+        }
+        while circuit.has_probe(&config()) {
+            circuit.admit(31 * SECOND, &config());
+        }
+        circuit.abandoned(period);
+        assert!(!circuit.has_probe(&config()), "a probe of an earlier period returns nothing");
         assert_eq!(circuit.failed(Some(period), "old news", 31 * SECOND, &config()), Transition::None);
         assert_eq!(circuit.failed(None, "older news", 31 * SECOND, &config()), Transition::None);
         assert_eq!(circuit.state(), HealthState::HalfOpen);
@@ -395,6 +402,22 @@ mod tests {
         assert_eq!(circuit.poll(69 * SECOND, &config()), Transition::None);
         circuit.poll(70 * SECOND, &config());
         assert_eq!((circuit.state(), circuit.next_probe_at()), (HealthState::Open, Some(90 * SECOND)));
+    }
+
+    #[test]
+    fn without_a_probe_nothing_times_out() {
+        let mut circuit = opened();
+        circuit.poll(10 * SECOND, &config());
+        assert_eq!((circuit.state(), circuit.due_at(&config())), (HealthState::HalfOpen, None));
+        assert_eq!(circuit.poll(1000 * SECOND, &config()), Transition::None);
+        circuit.admit(1000 * SECOND, &config());
+        assert_eq!(circuit.due_at(&config()), Some(1060 * SECOND));
+    }
+
+    #[test]
+    fn restored_circuit_keeps_its_counts() {
+        let circuit = Circuit::restored(HealthState::Closed, 1, 3, None, "no".to_owned(), &config());
+        assert_eq!((circuit.failures(), circuit.openings(), circuit.last_error()), (1, 3, "no"));
     }
 
     #[test]

@@ -340,8 +340,8 @@ impl Health {
         if self.has_no_records() {
             return;
         }
-        let probing = kernel_probe.is_some() || backend_probe.is_some();
-        if !probing && !self.view.load().has_record(subject) {
+        // What is probed has a record.
+        if !self.view.load().has_record(subject) {
             return;
         }
         self.apply(self.lock(), |health, state, now, changes| {
@@ -469,7 +469,7 @@ impl Health {
 
     /// Removes the record of a kernel in one bucket after a successful trial.
     pub(crate) fn forgive(&self, subject: &Subject<'_>) {
-        if !self.has_no_records() && self.view.load().has_record(subject) {
+        if self.view.load().has_record(subject) {
             let forgiven = kernel_key(subject);
             self.reset(|key| *key == forgiven);
         }

@@ -157,3 +157,38 @@ fn successes_are_recorded_where_there_are_failures() {
     health.admit(subject("k", &[1])).unwrap().failed(crash);
     assert!(has_record("other", &[1]), "its backend has failed");
 }
+
+/// A kernel with a wrong result is quarantined once per bucket; without room for a record only the count remains.
+#[test]
+fn a_quarantine_is_new_once_and_counted() {
+    let config = HealthConfig { max_circuits: 1, ..HealthConfig::default() };
+    let health = Health::new(config, Arc::new(ManualClock::starting_at(2_000_000_000)));
+    assert!(health.quarantine(&subject("k", &[1]), "wrong"));
+    assert!(!health.quarantine(&subject("k", &[1]), "wrong again"));
+    assert!(!health.quarantine(&subject("k", &[2]), "there is no room"));
+    assert!(!health.quarantine(&subject("k", &[3]), "nor here"));
+    let counters = health.summary().counters;
+    assert_eq!((counters.failures, counters.untracked), (4, 2));
+    assert!(health.admit(subject("k", &[1])).is_err() && health.admit(subject("k", &[2])).is_ok());
+}
+
+#[test]
+fn a_backend_is_reset_by_its_name() {
+    let health = health();
+    let crash = Failure { severity: lz_core::failure::Severity::Backend, ..Failure::of_kernel("crash") };
+    let threshold = HealthConfig::default().backend.failure_threshold;
+    for bucket in 0..u64::from(threshold) {
+        health.admit(subject("k", &[bucket])).unwrap().failed(crash);
+    }
+    assert!(health.admit(subject("other", &[1])).is_err(), "its backend has failed");
+    health.reset_backend("another");
+    assert!(health.admit(subject("other", &[1])).is_err());
+    health.reset_backend("b");
+    assert!(health.admit(subject("other", &[1])).is_ok());
+}
+
+#[test]
+fn entries_of_a_level_are_counted() {
+    let health = health();
+    assert_eq!(DegradationLevel::ALL.map(|level| health.times_entered(level)), [0; 5]);
+}

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::engine_support::{Shape, attend, engine, run, spec};
+use crate::engine_support::{Does, Shape, attend, engine, failing, run, spec};
 use lz_core::device::{DeviceDetail, DeviceSpec, Platform};
 use lz_core::plan::TransformKind;
 use lz_core::spec::StrideNeeds;
-use lz_core::{Context, Error, KernelError, KernelSpec, Reason, ReasonCode};
+use lz_core::{Context, Error, KernelEntry, KernelError, KernelSpec, Reason, ReasonCode, dynamic};
 use lz_engine::Engine;
 use lz_engine::evidence::{Evidence, EvidenceQuery, KernelEvidence, Measured, MemoryProbe};
 use lz_engine::policy::{Action, JitPolicy, ListEntry, Lock, Pattern, Policy, Provenance, Rule, WithSource};
@@ -547,4 +547,63 @@ fn decisions_are_keyed_on_the_scalars_that_kernels_read() {
             }
         }
     }
+}
+
+/// After a kernel may have changed its inputs, no other kernel can run the call.
+#[test]
+fn a_call_that_changes_its_inputs_falls_back_only_before_writing() {
+    const SCHEMA: &str = "
+operation: demo.update
+version: 1
+summary: Changes its input.
+doc: It adds one.
+axes:
+  width: { role: feature, fuzz: [2, 4], doc: Width. }
+inputs:
+  state: { shape: [width], dtype: f32, access: read_write, doc: State. }
+outputs:
+  out: { shape: [width], dtype: f32, doc: The result. }
+equivalence: { exact: true }
+workloads:
+  one: { width: 4 }
+";
+    let operation =
+        dynamic::read_operation("demo/update.yaml", SCHEMA).unwrap_or_else(|error| panic!("{error}"));
+    let outcome = |error: fn() -> KernelError| {
+        let kernel = |id: &str, priority, does: Box<dyn Fn() -> Result<(), KernelError> + Send + Sync>| {
+            let spec = KernelSpec::new(id, "demo.update", "a", "1", Platform::Cpu).priority(priority);
+            KernelEntry::new(spec, Does(does)).of(operation)
+        };
+        let engine = Engine::new();
+        engine
+            .register([
+                kernel("a.fails", 90, Box::new(move || Err(error()))),
+                kernel("a.works", 10, Box::new(|| Ok(()))),
+            ])
+            .unwrap();
+        let mut context = Context::of(&operation.fields);
+        for field in operation.fields.iter().filter(|field| field.name.starts_with("strides")) {
+            context.set(field.store, 1 | 1 << 1 | 1 << 2 | 6 << 3);
+        }
+        let mut run_one =
+            |entry: &KernelEntry, run: &mut lz_core::Run<'_>| entry.kernel.run(&mut [], &mut [], run);
+        engine.dispatch(operation, &context, &mut run_one)
+    };
+    outcome(|| KernelError::failed("no").before_writing()).expect("nothing was written");
+    let error = outcome(|| KernelError::failed("no")).expect_err("the state may have changed");
+    assert!(error.has(ReasonCode::FallbackDisallowed), "{error}");
+}
+
+/// A tokenizer that finds a difference itself has produced a wrong result; another failure is only a failure.
+#[test]
+fn differences_that_kernels_find_are_counted_as_wrong_results() {
+    let mismatches = |code: ReasonCode| {
+        let engine = engine([spec("reference.x")]);
+        let fails = move || Err(KernelError::because(Reason::new(code).message("no")).before_writing());
+        engine.register([failing(spec("bad.x").priority(90), fails)]).unwrap();
+        assert_eq!(run(&engine, &Shape::default()).unwrap(), "reference.x");
+        engine.metrics().verification_mismatches.iter().any(|one| one.kernel == "bad.x" && one.count == 1)
+    };
+    assert!(mismatches(ReasonCode::TokenizerNotEqual));
+    assert!(!mismatches(ReasonCode::KernelFailed));
 }

@@ -33,6 +33,25 @@ fn every_call_is_counted_once_on_every_path() {
     assert_eq!(engine.metrics().executions, 2000);
 }
 
+/// A thread that has never made a call finds it in the shared caches: first among decisions, then among whole calls.
+#[test]
+fn shared_caches_answer_other_threads() {
+    let engine = engine([spec("a.x")]);
+    let levels_after_another_thread = || {
+        // The first call of a thread reads the snapshot.
+        let shapes = [Shape { head_dim: 32, ..Shape::default() }, Shape::default()];
+        std::thread::scope(|threads| {
+            threads.spawn(|| shapes.iter().for_each(|shape| drop(run(&engine, shape)))).join().unwrap();
+        });
+        let levels = engine.metrics().cache_hits_by_level;
+        (levels.decision, levels.exact)
+    };
+    assert_eq!(levels_after_another_thread(), (0, 0), "the first calls decide");
+    assert_eq!(levels_after_another_thread(), (2, 0), "their decisions are found");
+    assert_eq!(levels_after_another_thread(), (3, 1), "and then a whole call");
+    assert_eq!(levels_after_another_thread(), (4, 2));
+}
+
 #[test]
 fn thread_with_two_engines_counts_for_each() {
     let (one, other) = (engine([spec("a.x")]), engine([spec("b.x")]));

@@ -380,3 +380,30 @@ fn time_lost_against_the_fastest_measured_kernel_is_counted() {
     assert_eq!(run(&engine, &Shape::default()).unwrap(), "fast.x");
     assert_eq!(engine.metrics().estimated_regret, regret, "the fastest one loses nothing");
 }
+
+/// A call that is faster than the measurements lost nothing; one of ten that are timed stands for ten.
+#[test]
+fn lost_time_is_the_difference_and_counts_for_the_calls_that_are_not_timed() {
+    let lost = |measured_ns: u64, sleep: Duration, settings: (&str, SettingInput), calls: usize| {
+        let fixture = TuneFixture::new();
+        let clock = Arc::clone(&fixture.clock);
+        let slow = failing(spec("slow.x").priority(100), move || {
+            clock.advance(Duration::from_nanos(measured_ns * 9));
+            std::thread::sleep(sleep);
+            Ok(())
+        });
+        let engine = fixture.engine(vec![slow, fixture.kernel(spec("fast.x"), measured_ns)]);
+        fixture.tune(&engine, &mut go_on);
+        engine.configure([(settings.0.to_owned(), settings.1)]).unwrap();
+        let _preferred = engine.prefer(&["slow".to_owned()]).unwrap();
+        for _ in 0..calls {
+            assert_eq!(run(&engine, &Shape::default()).unwrap(), "slow.x");
+        }
+        engine.metrics().estimated_regret.first().map_or(0.0, |only| only.seconds)
+    };
+    let every_call = ("enable_profiling", SettingInput::Bool(true));
+    assert_eq!(lost(1_000_000_000, Duration::ZERO, every_call, 3), 0.0);
+    let sampled = ("telemetry.sample_every", SettingInput::Int(10));
+    let seconds = lost(1_000, Duration::from_millis(2), sampled, 10);
+    assert!(seconds >= 0.0199, "one timed call of 2 ms stands for ten: {seconds}");
+}
