@@ -9,7 +9,7 @@ use super::circuit::Circuit;
 use super::registry::{Key, Registry};
 use super::{
     Change, CircuitConfig, Degradation, DegradationConfig, DegradationLevel, Failure, Health, HealthConfig,
-    ManualClock, Subject,
+    ManualClock, Refusal, RefusalScope, Subject,
 };
 
 fn subject<'a>(kernel: &'a str, bucket: &'a [u64]) -> Subject<'a> {
@@ -191,4 +191,70 @@ fn a_backend_is_reset_by_its_name() {
 fn entries_of_a_level_are_counted() {
     let health = health();
     assert_eq!(DegradationLevel::ALL.map(|level| health.times_entered(level)), [0; 5]);
+}
+
+/// Without another kernel a call past an open circuit is better than none, except on a lost device or after a crash.
+#[test]
+fn refusals_yield_where_the_call_does_no_harm() {
+    let yields = |scope, opened_at_once, is_reference| {
+        let (name, last_error) = ("k".to_owned(), "no".to_owned());
+        let refusal = Refusal { scope, name, failures: 1, last_error, retry_in: None, opened_at_once };
+        refusal.yields_to_last_resort(is_reference)
+    };
+    for scope in [RefusalScope::Kernel, RefusalScope::Backend] {
+        assert!(yields(scope, false, false) && yields(scope, false, true) && yields(scope, true, true));
+        assert!(!yields(scope, true, false), "it may crash again");
+    }
+    assert!(
+        ![(false, false), (false, true), (true, true)]
+            .iter()
+            .any(|&(once, reference)| { yields(RefusalScope::Device, once, reference) })
+    );
+}
+
+#[test]
+fn an_ordinary_call_is_no_probe() {
+    let health = health();
+    assert!(!health.admit(subject("k", &[1])).unwrap().is_probe());
+    fail(&health, "k", &[1], 1);
+    assert!(!health.admit(subject("k", &[1])).unwrap().is_probe(), "one failure opens nothing");
+}
+
+/// Rows of the last day are imported; the time until a probe is rounded up.
+#[test]
+fn rows_have_an_age_and_a_time_of_the_next_probe() {
+    let start = 2_000_000_000;
+    let clock = Arc::new(ManualClock::starting_at(start));
+    let health = Health::new(HealthConfig::default(), clock.clone());
+    fail(&health, "k", &[1], 5);
+    let due = health.export("d")[0].next_probe_at.expect("it is open") - start;
+    clock.advance(Duration::from_millis(500));
+    let rows = health.export("d");
+    let now = start + u64::from(rows[0].updated_at > start);
+    assert_eq!(rows[0].next_probe_at, Some(now + due), "a part of a second counts as a whole one");
+    clock.advance(Duration::from_millis(500));
+    assert_eq!(health.export("d")[0].next_probe_at, Some(start + due));
+    let imported = |age: u64| {
+        let later = Health::new(
+            HealthConfig::default(),
+            Arc::new(ManualClock::starting_at(rows[0].updated_at + age)),
+        );
+        later.import(&rows, "d", |_, _| Some("1".to_owned()))
+    };
+    assert_eq!([0, 24 * 3600, 24 * 3600 + 1].map(imported), [1, 1, 0]);
+}
+
+#[test]
+fn a_registry_counts_kernels_backends_and_devices() {
+    let mut registry = Registry::default();
+    for key in [
+        Key::Kernel("k".to_owned(), Box::new([1])),
+        Key::Kernel("k".to_owned(), Box::new([2])),
+        Key::Backend("b".to_owned()),
+        Key::Backend("c".to_owned()),
+        Key::Device("d".to_owned()),
+    ] {
+        registry.entry(&key, "1", Duration::ZERO, 10).expect("there is room");
+    }
+    assert_eq!(registry.len(), 5);
 }

@@ -52,6 +52,18 @@ fn shared_caches_answer_other_threads() {
     assert_eq!(levels_after_another_thread(), (4, 2));
 }
 
+/// Four calls of an operation fit into the cache of a thread.
+#[test]
+fn a_thread_remembers_several_calls() {
+    let engine = engine([spec("a.x")]);
+    let shapes = [16, 32, 64, 128].map(|head_dim| Shape { head_dim, ..Shape::default() });
+    for _ in 0..100 {
+        shapes.iter().for_each(|shape| drop(run(&engine, shape)));
+    }
+    let metrics = engine.metrics();
+    assert!(metrics.remembered_hits > 200, "{metrics:?}");
+}
+
 #[test]
 fn thread_with_two_engines_counts_for_each() {
     let (one, other) = (engine([spec("a.x")]), engine([spec("b.x")]));
