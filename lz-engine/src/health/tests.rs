@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lz_perfdb::HealthState;
+use lz_perfdb::{HealthRow, HealthState};
 
 use super::circuit::Circuit;
 use super::registry::{Key, Registry};
 use super::{
-    Change, CircuitConfig, Degradation, DegradationConfig, DegradationLevel, Failure, Health, HealthConfig,
-    ManualClock, Refusal, RefusalScope, Subject,
+    Change, CircuitConfig, CircuitReport, Degradation, DegradationConfig, DegradationLevel, Failure, Health,
+    HealthConfig, HealthInputs, ManualClock, PenaltyConfig, Refusal, RefusalScope, Subject,
 };
 
 fn subject<'a>(kernel: &'a str, bucket: &'a [u64]) -> Subject<'a> {
@@ -257,4 +257,53 @@ fn a_registry_counts_kernels_backends_and_devices() {
         registry.entry(&key, "1", Duration::ZERO, 10).expect("there is room");
     }
     assert_eq!(registry.len(), 5);
+}
+
+/// A stored row refuses until its probe is due; one without a probe is quarantined.
+#[test]
+fn stored_rows_say_whether_they_refuse() {
+    let health = health();
+    fail(&health, "k", &[1], 5);
+    let row = health.export("d").remove(0);
+    let due = row.next_probe_at.expect("it is open");
+    let report = |row: &HealthRow, now| {
+        let report = CircuitReport::of_row(row, now);
+        (report.retry_in, report.refuses())
+    };
+    assert_eq!(report(&row, due - 2), (Some(Duration::from_secs(2)), true));
+    assert_eq!([report(&row, due), report(&row, due + 1)], [(None, false); 2]);
+    let quarantined = HealthRow { next_probe_at: None, ..row.clone() };
+    assert_eq!(report(&quarantined, due + 1), (None, true));
+    let closed = HealthRow { state: HealthState::Closed, ..row };
+    assert!(!report(&closed, due - 2).1);
+}
+
+/// Own failures count while the circuit is closed; other buckets count while theirs is not.
+#[test]
+fn the_penalty_of_a_kernel_depends_on_its_buckets() {
+    let (health, config) = (health(), PenaltyConfig::default());
+    fail(&health, "k", &[1], 1);
+    fail(&health, "k", &[2], 5);
+    fail(&health, "k", &[3], 1);
+    let penalty = |bucket: &[u64]| health.view().penalty(&subject("k", bucket), &config);
+    assert_eq!(penalty(&[1]), config.per_failure + config.per_other_bucket);
+    assert_eq!(penalty(&[2]), 0.0);
+    assert_eq!(penalty(&[4]), config.per_other_bucket);
+    let newer = Subject { kernel_version: "2", ..subject("k", &[4]) };
+    assert_eq!(health.view().penalty(&newer, &config), 0.0, "another version");
+}
+
+#[test]
+fn troubles_of_kernels_and_backends_add_up() {
+    let inputs = |kernels_troubled, backends_troubled| {
+        HealthInputs {
+            kernels: 4,
+            kernels_troubled,
+            backends: 2,
+            backends_troubled,
+            ..HealthInputs::default()
+        }
+        .score()
+    };
+    assert_eq!([inputs(0, 0), inputs(1, 0), inputs(0, 1), inputs(1, 1)], [100.0, 87.5, 75.0, 62.5]);
 }
