@@ -226,3 +226,30 @@ impl DecisionCache {
         self.cells.insert(key.hash, || Entry::new(key, decision), same)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls whose hashes are equal by chance have different words, or a different number of them.
+    #[test]
+    fn an_entry_matches_only_its_own_words() {
+        let key = |words: &[u64], hash| {
+            let mut key = CellKey { length: words.len(), hash, ..CellKey::EMPTY };
+            key.words.iter_mut().zip(words).for_each(|(to, word)| *to = *word);
+            key
+        };
+        let decision = Decision {
+            kernel: 0,
+            position: 0,
+            transforms: Transforms::NONE,
+            workspace: Workspace::fixed(0),
+            guards: [].into(),
+        };
+        let entry = Entry::new(&key(&[1, 2], 7), &decision);
+        assert!(entry.matches(&key(&[1, 2], 7)) && !entry.is_guarded());
+        for other in [key(&[1, 2], 8), key(&[1, 3], 7), key(&[1], 7), key(&[1, 2, 0], 7), key(&[3], 7)] {
+            assert!(!entry.matches(&other), "{:?}", other.words());
+        }
+    }
+}

@@ -1,15 +1,17 @@
 //! Details of selection that other tests did not notice when they were changed: limits at their bounds, guards on cache hits, findings
 //! about other versions, and the argument that a reason names.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::engine_support::{Does, Shape, attend, engine, failing, run, spec};
 use lz_core::device::{DeviceDetail, DeviceSpec, Platform};
 use lz_core::plan::TransformKind;
 use lz_core::spec::StrideNeeds;
-use lz_core::{Context, Error, KernelEntry, KernelError, KernelSpec, Reason, ReasonCode, dynamic};
+use lz_core::{
+    Context, Error, KernelEntry, KernelError, KernelSpec, OperationInfo, Reason, ReasonCode, dynamic,
+};
 use lz_engine::Engine;
 use lz_engine::evidence::{Evidence, EvidenceQuery, KernelEvidence, Measured, MemoryProbe};
 use lz_engine::policy::{Action, JitPolicy, ListEntry, Lock, Pattern, Policy, Provenance, Rule, WithSource};
@@ -549,49 +551,95 @@ fn decisions_are_keyed_on_the_scalars_that_kernels_read() {
     }
 }
 
-/// After a kernel may have changed its inputs, no other kernel can run the call.
-#[test]
-fn a_call_that_changes_its_inputs_falls_back_only_before_writing() {
+/// An operation that changes its inputs.
+fn update() -> &'static OperationInfo {
     const SCHEMA: &str = "
 operation: demo.update
 version: 1
-summary: Changes its input.
+summary: Changes its inputs.
 doc: It adds one.
 axes:
   width: { role: feature, fuzz: [2, 4], doc: Width. }
+  slots: { role: count, fuzz: [1, 2], doc: Rows of the table. }
 inputs:
   state: { shape: [width], dtype: f32, access: read_write, doc: State. }
+  more: { shape: [width], dtype: f32, access: read_write, optional: true, doc: More state. }
+  x: { shape: [width], dtype: f32, optional: true, doc: What is added. }
+  table: { shape: [slots, width], dtype: f32, optional: true, doc: Rows. }
+  index: { shape: [width], dtype: i32, optional: true, values: { index_into: slots }, doc: The rows that are read. }
 outputs:
   out: { shape: [width], dtype: f32, doc: The result. }
 equivalence: { exact: true }
 workloads:
   one: { width: 4 }
 ";
-    let operation =
-        dynamic::read_operation("demo/update.yaml", SCHEMA).unwrap_or_else(|error| panic!("{error}"));
+    static OPERATION: OnceLock<&'static OperationInfo> = OnceLock::new();
+    OPERATION.get_or_init(|| {
+        dynamic::read_operation("demo/update.yaml", SCHEMA).unwrap_or_else(|error| panic!("{error}"))
+    })
+}
+
+/// A call of `update`; each tensor is given as dense (`true`) or strided memory, and the others are not given.
+fn update_of(given: &[(&str, bool)]) -> Context {
+    let mut context = Context::of(&update().fields);
+    for field in update().fields.iter() {
+        for (name, is_dense) in given {
+            if *field.name == format!("strides({name})") {
+                context.set(field.store, 1 | u64::from(*is_dense) << 1 | 1 << 2 | 6 << 3);
+            }
+        }
+    }
+    context
+}
+
+fn update_spec(id: &str, priority: u8) -> KernelSpec {
+    KernelSpec::new(id, "demo.update", "a", "1", Platform::Cpu).priority(priority)
+}
+
+fn update_kernel(
+    spec: KernelSpec,
+    does: impl Fn() -> Result<(), KernelError> + Send + Sync + 'static,
+) -> KernelEntry {
+    KernelEntry::new(spec, Does(Box::new(does))).of(update())
+}
+
+/// After a kernel may have changed its inputs, no other kernel can run the call.
+#[test]
+fn a_call_that_changes_its_inputs_falls_back_only_before_writing() {
     let outcome = |error: fn() -> KernelError| {
-        let kernel = |id: &str, priority, does: Box<dyn Fn() -> Result<(), KernelError> + Send + Sync>| {
-            let spec = KernelSpec::new(id, "demo.update", "a", "1", Platform::Cpu).priority(priority);
-            KernelEntry::new(spec, Does(does)).of(operation)
-        };
         let engine = Engine::new();
         engine
             .register([
-                kernel("a.fails", 90, Box::new(move || Err(error()))),
-                kernel("a.works", 10, Box::new(|| Ok(()))),
+                update_kernel(update_spec("a.fails", 90), move || Err(error())),
+                update_kernel(update_spec("a.works", 10), || Ok(())),
             ])
             .unwrap();
-        let mut context = Context::of(&operation.fields);
-        for field in operation.fields.iter().filter(|field| field.name.starts_with("strides")) {
-            context.set(field.store, 1 | 1 << 1 | 1 << 2 | 6 << 3);
-        }
         let mut run_one =
             |entry: &KernelEntry, run: &mut lz_core::Run<'_>| entry.kernel.run(&mut [], &mut [], run);
-        engine.dispatch(operation, &context, &mut run_one)
+        engine.dispatch(update(), &update_of(&[("state", true), ("out", true)]), &mut run_one)
     };
     outcome(|| KernelError::failed("no").before_writing()).expect("nothing was written");
     let error = outcome(|| KernelError::failed("no")).expect_err("the state may have changed");
     assert!(error.has(ReasonCode::FallbackDisallowed), "{error}");
+}
+
+/// Copies of inputs that a kernel changes would lose the changes, and of an indexed table only a part is read.
+#[test]
+fn only_inputs_that_are_read_as_a_whole_are_copied() {
+    let mut spec = update_spec("a.dense", 90);
+    spec.strides = StrideNeeds::Contiguous;
+    spec.copies_strided = true;
+    let engine = Engine::new();
+    engine.register([update_kernel(spec, || Ok(()))]).unwrap();
+    let runs = |given: &[(&str, bool)]| engine.which(update(), &update_of(given)).is_ok();
+    assert!(runs(&[("state", true), ("out", true)]));
+    assert!(runs(&[("state", true), ("out", false)]), "the output is copied");
+    assert!(runs(&[("state", true), ("more", true), ("out", true)]));
+    assert!(runs(&[("state", true), ("x", false), ("index", false), ("out", true)]));
+    assert!(runs(&[("state", true), ("table", true), ("out", true)]));
+    assert!(!runs(&[("state", true), ("table", false), ("out", true)]));
+    assert!(!runs(&[("state", false), ("out", true)]));
+    assert!(!runs(&[("state", true), ("more", false), ("out", true)]));
 }
 
 /// A tokenizer that finds a difference itself has produced a wrong result; another failure is only a failure.

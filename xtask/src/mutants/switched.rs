@@ -104,7 +104,12 @@ fn copy_tree(root: &Path, tree: &Path) -> Result<()> {
     ensure!(output.status.success(), "git ls-files failed");
     for name in String::from_utf8(output.stdout)?.split('\0').filter(|name| !name.is_empty()) {
         let (from, to) = (root.join(name), tree.join(name));
-        if from.is_file() {
+        if let Ok(target) = fs::read_link(&from) {
+            if fs::symlink_metadata(&to).is_err() {
+                fs::create_dir_all(to.parent().context("a link has a folder")?)?;
+                std::os::unix::fs::symlink(target, &to)?;
+            }
+        } else if from.is_file() {
             write_if_changed(&to, &fs::read(&from).with_context(|| format!("reading {}", from.display()))?)?;
         }
     }
