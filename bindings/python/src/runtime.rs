@@ -129,6 +129,17 @@ fn read_text_file(path: PathBuf) -> PyResult<String> {
     Ok(lz_files::read_text(&path, lz_files::MAX_TEXT_BYTES)?)
 }
 
+/// The steps of a checked score expression (`lz_core::score_mod::ScoreMod::steps`), for kernels in Python.
+#[pyfunction]
+fn score_mod_steps(text: &[u8], parameters: i64) -> PyResult<Vec<(&'static str, f64)>> {
+    let view = lz_core::TensorView::from_slice(text, &[text.len() as i64])
+        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+    match lz_core::score_mod::ScoreMod::of(&view, parameters) {
+        Ok(expression) => Ok(expression.steps()),
+        Err(reason) => Err(PyValueError::new_err(format!("score_mod{reason}"))),
+    }
+}
+
 /// A complete example schema, the one that `cargo xtask new-op` writes, for a file outside the repository.
 #[pyfunction]
 fn operation_template(name: &str) -> String {
@@ -141,6 +152,7 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(unregister_operation, module)?)?;
     module.add_function(wrap_pyfunction!(import_definition, module)?)?;
     module.add_function(wrap_pyfunction!(read_text_file, module)?)?;
+    module.add_function(wrap_pyfunction!(score_mod_steps, module)?)?;
     module.add_function(wrap_pyfunction!(operation_template, module)?)?;
     module.add_class::<PyOperation>()
 }

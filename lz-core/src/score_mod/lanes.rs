@@ -40,11 +40,55 @@ pub(super) enum Step {
     DropSecond,
 }
 
+impl Step {
+    /// Its name and its constant or slot, for evaluators in other languages.
+    fn described(self) -> (&'static str, f64) {
+        let name = match self {
+            Step::Constant(value) => return ("constant", value),
+            Step::Score => return ("slot", slot::SCORE as f64),
+            Step::KvIndex => return ("slot", slot::KV_INDEX as f64),
+            Step::Uniform(slot) => return ("slot", slot as f64),
+            Step::Negate => "negate",
+            Step::Not => "not",
+            Step::Arithmetic(Arithmetic::Add) => "add",
+            Step::Arithmetic(Arithmetic::Subtract) => "subtract",
+            Step::Arithmetic(Arithmetic::Multiply) => "multiply",
+            Step::Arithmetic(Arithmetic::Divide) => "divide",
+            Step::Arithmetic(Arithmetic::FloorDivide) => "floor_divide",
+            Step::Arithmetic(Arithmetic::Modulo) => "modulo",
+            Step::Compare(Comparison::Equal) => "equal",
+            Step::Compare(Comparison::NotEqual) => "not_equal",
+            Step::Compare(Comparison::Less) => "less",
+            Step::Compare(Comparison::LessOrEqual) => "less_or_equal",
+            Step::Compare(Comparison::Greater) => "greater",
+            Step::Compare(Comparison::GreaterOrEqual) => "greater_or_equal",
+            Step::And => "and",
+            Step::Or => "or",
+            Step::Select => "select",
+            Step::CeilDivide => "ceil_divide",
+            Step::Min => "min",
+            Step::Max => "max",
+            Step::Abs => "abs",
+            Step::Sqrt => "sqrt",
+            Step::Exp => "exp",
+            Step::Log => "log",
+            Step::Tanh => "tanh",
+            Step::CopySecond => "copy_second",
+            Step::DropSecond => "drop_second",
+        };
+        (name, 0.0)
+    }
+}
+
 /// The steps of a tree; `None` if they need too deep a stack.
 pub(super) fn compile(root: &Node) -> Option<Box<[Step]>> {
-    let mut compiler = Compiler { steps: Vec::new(), height: 0, deepest: 0 };
-    compiler.node(root);
+    let compiler = Compiler::of(root);
     (compiler.deepest <= MAX_DEPTH).then(|| compiler.steps.into_boxed_slice())
+}
+
+/// The steps of a tree, whatever stack they need: names, and the value of a constant or the number of a slot.
+pub(super) fn describe(root: &Node) -> Vec<(&'static str, f64)> {
+    Compiler::of(root).steps.into_iter().map(Step::described).collect()
 }
 
 struct Compiler {
@@ -54,6 +98,12 @@ struct Compiler {
 }
 
 impl Compiler {
+    fn of(root: &Node) -> Compiler {
+        let mut compiler = Compiler { steps: Vec::new(), height: 0, deepest: 0 };
+        compiler.node(root);
+        compiler
+    }
+
     fn push(&mut self, step: Step) {
         self.height += 1;
         self.deepest = self.deepest.max(self.height);

@@ -149,6 +149,13 @@ impl ScoreMod {
         }
     }
 
+    /// The expression as steps of a stack machine, for evaluators in other languages: a name, and the value of a `constant` or the
+    /// number of a `slot`. A step replaces its operands on the stack by its result; the operands of `select` are a condition, the
+    /// value for true and the one for false. Bools are 0 and 1.
+    pub fn steps(&self) -> Vec<(&'static str, f64)> {
+        lanes::describe(&self.root)
+    }
+
     #[cold]
     #[inline(never)]
     fn evaluate_each(&self, values: &mut Values, first_key: usize, scores: &mut [f64]) {

@@ -34,6 +34,16 @@ def _mask(draw, *shape):
     return odd(draw, draw.normal(*shape, dtype=draw.one(*FLOATS)), -INF, -INF, NAN)
 
 
+SCORE_MODS = (
+    "score",
+    "score + p0 * (kv_idx - q_pos)",
+    "score if q_pos - kv_idx < 3 else -inf",
+    "tanh(score / 2) * 2 + b - h",
+    "min(max(score, -0.5), p1, 2) * exp(-kv_idx / 8)",
+    "score if kv_idx % 3 != 1 and not q_idx in [2, 4] or -kv_idx // 2 == ceil_div(q_pos, -3) else score - sqrt(abs(p0)) - log(1 + kv_idx)",
+)
+
+
 def _attention(draw, operation, dtype):
     """Prefill, decode and cross attention with any feature."""
     kv_heads = draw.one(1, 2)
@@ -61,6 +71,8 @@ def _attention(draw, operation, dtype):
             call["causal"], call["window_right"] = draw.one(True, False), draw.one(-1, -1, 0, 2)
             if draw.one(True, False):
                 call["causal_offset"] = draw.number(-3, 4)
+        if draw.one(True, False, False):
+            call["score_mod"], call["score_params"] = draw.one(*SCORE_MODS), draw.normal(batch, heads, 2)
     if draw.one(True, False):
         k, v, q = k.transpose(1, 2), v.transpose(1, 2), q if single else q.transpose(1, 2)
         call["layout"] = "BHSD"

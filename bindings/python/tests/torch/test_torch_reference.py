@@ -113,3 +113,15 @@ def test_torch_reference_works_with_deterministic_algorithms():
             made(operation, f"composed_on_host.{operation}", wide(operation, "f32", 1))
     finally:
         torch.use_deterministic_algorithms(before)
+
+
+def test_score_expressions_are_texts_or_bytes():
+    call = wide("attention.gqa.prefill", "f32", 3) | {"score_mod": "score * 0.5 + kv_idx"}
+    call.pop("score_params", None)
+    (as_text, *_) = made("attention.gqa.prefill", "composed_on_host.attention.gqa.prefill", call)
+    as_bytes = torch.tensor(list(call["score_mod"].encode()), dtype=torch.uint8)
+    (found, *_) = made("attention.gqa.prefill", "composed_on_host.attention.gqa.prefill", {**call, "score_mod": as_bytes})
+    assert same_bits(as_text, found)
+    with pytest.raises(ValueError, match="scor"):
+        _native.score_mod_steps(b"scor + 1", 0)
+    assert _native.score_mod_steps(b"score + 1 if b > 0 else -inf", 0)[-1] == ("select", 0.0)

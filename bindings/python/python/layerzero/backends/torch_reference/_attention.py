@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from layerzero.backends.torch_reference._score_mod import ScoreMod, rows
+
 _HIDDEN = float("-inf")
 #: Maximum number of scores in memory, unless a single query has more.
 _MAX_SCORES = 1 << 26
@@ -20,12 +22,16 @@ def is_capturing(tensor: Any) -> bool:
     return bool(tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-def attend(q: Any, k: Any, v: Any, visible: Any, bias: Any, sm_scale: float, soft_cap: float, sinks: Any = None) -> Any:
+def attend(
+    q: Any, k: Any, v: Any, visible: Any, bias: Any, sm_scale: float, soft_cap: float, sinks: Any = None, modify: ScoreMod | None = None
+) -> Any:
     """Attention of ``q [B, H, M, D]`` over ``k [B, G, L, D]`` and ``v [B, G, L, V]``: output and natural lse, in f32.
 
     `visible` (bool) and `bias` (float) are None or broadcast to ``[B, G, H / G, M, L]``. Keys that are not
     visible, or whose score is -inf, are ignored whatever their values. `sinks` ``[H]`` are scores without a value.
+    With `modify` everything is computed in f64.
     """
+    dtype = torch.float32 if modify is None else torch.float64
     batch, heads, queries, _ = q.shape
     groups, length = k.shape[1], k.shape[2]
     if length == 0:
@@ -35,42 +41,41 @@ def attend(q: Any, k: Any, v: Any, visible: Any, bias: Any, sm_scale: float, sof
         lse = torch.where(sinks < torch.inf, sinks, torch.nan)[:, None].expand(batch, heads, queries)
         return output.masked_fill(lse.isnan()[..., None], torch.nan), lse.contiguous()
     # One product for all queries that share a key head: keys are not repeated.
-    q = (q.float() * sm_scale).unflatten(1, (groups, heads // groups))
+    q = (q.to(dtype) * sm_scale).unflatten(1, (groups, heads // groups))
     sinks = None if sinks is None else sinks.view(groups, heads // groups, 1, 1)
-    keys, values = k.float().transpose(-1, -2), v.float()
+    keys, values = k.to(dtype).transpose(-1, -2), v.to(dtype)
     # 0 times a non-finite value is NaN. Such values are rare, so they are searched for first where
     # synchronizing is possible.
     non_finite = is_capturing(v) or not bool(values.isfinite().all())
     step = max(1, _MAX_SCORES // max(batch * heads * length, 1))
     if step >= queries:
-        output, lse = _attend_some(q, keys, values, visible, bias, soft_cap, non_finite, sinks)
+        output, lse = _attend_some(q, keys, values, visible, bias, soft_cap, non_finite, sinks, modify, 0)
     else:
         output = q.new_empty((*q.shape[:-1], v.shape[-1]))
         lse = q.new_empty(q.shape[:-1])
         for first in range(0, queries, step):
             some = slice(first, min(first + step, queries))
-            inside = (_rows(visible, some), _rows(bias, some))
-            output[:, :, :, some], lse[:, :, :, some] = _attend_some(q[:, :, :, some], keys, values, *inside, soft_cap, non_finite, sinks)
-    return output.flatten(1, 2), lse.flatten(1, 2)
-
-
-def _rows(mask: Any, some: slice) -> Any:
-    return mask if mask is None or mask.shape[-2] == 1 else mask[..., some, :]
+            inside = (rows(visible, some), rows(bias, some), soft_cap, non_finite, sinks, modify, first)
+            output[:, :, :, some], lse[:, :, :, some] = _attend_some(q[:, :, :, some], keys, values, *inside)
+    return output.flatten(1, 2).float(), lse.flatten(1, 2).float()
 
 
 def _attend_some(
-    q: Any, keys: Any, values: Any, visible: Any, bias: Any, soft_cap: float, non_finite: bool, sinks: Any
-) -> Any:
-    """Some queries ``[B, G, R, M, D]`` against all keys."""
+    q: Any, keys: Any, values: Any, visible: Any, bias: Any, soft_cap: float, non_finite: bool, sinks: Any,
+    modify: ScoreMod | None, first: int,
+) -> Any:  # fmt: skip
+    """Some queries ``[B, G, R, M, D]`` against all keys; `first` is the index of the first one."""
     shape = (*q.shape[:-1], keys.shape[-1])
     scores = torch.matmul(q.flatten(2, 3), keys).view(shape)
     if soft_cap > 0:
         scores = scores.div_(soft_cap).tanh_().mul_(soft_cap)
     if bias is not None:
         scores += bias
+    if modify is not None:
+        scores = modify(scores, first)
     if visible is not None:
         scores.masked_fill_(~visible, _HIDDEN)
-    visible_keys = (scores != _HIDDEN).float().flatten(2, 3) if non_finite else None
+    visible_keys = (scores != _HIDDEN).to(scores.dtype).flatten(2, 3) if non_finite else None
     top = scores.amax(-1, keepdim=True)
     if sinks is not None:
         top = torch.maximum(top, sinks)
@@ -89,7 +94,7 @@ def _attend_some(
 
 def _with_non_finite_values(output: Any, visible_keys: Any, values: Any) -> Any:
     """Adds the infinities and NaN of the values of visible keys."""
-    kinds = torch.cat((values == torch.inf, values == -torch.inf, values.isnan()), -1).float()
+    kinds = torch.cat((values == torch.inf, values == -torch.inf, values.isnan()), -1).to(values.dtype)
     high, low, wrong = (torch.matmul(visible_keys, kinds) > 0).view(*output.shape[:-1], kinds.shape[-1]).chunk(3, -1)
     output = output.masked_fill(high, torch.inf).masked_fill(low, -torch.inf)
     return output.masked_fill(wrong | (high & low), torch.nan)
@@ -114,11 +119,12 @@ def _with_mask(mask: Any, visible: Any, bias: Any, groups: int) -> Any:
 def attend_in_sequence(
     q: Any, k: Any, v: Any, mask: Any, slopes: Any, offset: int,
     causal: bool, window_left: int, window_right: int, sm_scale: float, soft_cap: float, sinks: Any = None,
+    score_mod: Any = None, score_params: Any = None,
 ) -> Any:  # fmt: skip
     """Queries ``[B, H, M, D]`` at the positions `offset`, `offset` + 1, … of the keys."""
     groups = k.shape[1]
-    visible = bias = None
-    if causal or window_left >= 0 or window_right >= 0 or slopes is not None:
+    visible = bias = modify = None
+    if causal or window_left >= 0 or window_right >= 0 or slopes is not None or score_mod is not None:
         positions = torch.arange(offset, offset + q.shape[2], device=q.device)[:, None]
         distance = torch.arange(k.shape[2], device=q.device) - positions
         hidden = None
@@ -131,12 +137,16 @@ def attend_in_sequence(
         visible = None if hidden is None else ~hidden
         if slopes is not None:
             bias = _heads_of(slopes[..., None, None], groups) * distance
+        if score_mod is not None:
+            # The caller's mask joins after the expression.
+            visible, added = _with_mask(mask, visible, None, groups)
+            modify, mask = ScoreMod(score_mod, score_params, positions, groups, added), None
     visible, bias = _with_mask(mask, visible, bias, groups)
-    return attend(q, k, v, visible, bias, sm_scale, soft_cap, sinks)
+    return attend(q, k, v, visible, bias, sm_scale, soft_cap, sinks, modify)
 
 
 def prefill(
-    q: Any, k: Any, v: Any, mask: Any = None, alibi_slopes: Any = None, sinks: Any = None, *,
+    q: Any, k: Any, v: Any, mask: Any = None, alibi_slopes: Any = None, sinks: Any = None, score_mod: Any = None, score_params: Any = None, *,
     causal: bool, causal_offset: int, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
     layout: str,
 ) -> Any:  # fmt: skip
@@ -144,7 +154,7 @@ def prefill(
     if layout == "BSHD":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     output, lse = attend_in_sequence(
-        q, k, v, mask, alibi_slopes, causal_offset, causal, window_left, window_right, sm_scale, soft_cap, sinks
+        q, k, v, mask, alibi_slopes, causal_offset, causal, window_left, window_right, sm_scale, soft_cap, sinks, score_mod, score_params
     )  # fmt: skip
     output = output.to(q.dtype)
     if layout == "BSHD":
@@ -153,19 +163,20 @@ def prefill(
 
 
 def decode(
-    q: Any, k: Any, v: Any, kv_lens: Any = None, alibi_slopes: Any = None, sinks: Any = None, *,
+    q: Any, k: Any, v: Any, kv_lens: Any = None, alibi_slopes: Any = None, sinks: Any = None, score_mod: Any = None, score_params: Any = None, *,
     window_left: int, soft_cap: float, sm_scale: float, return_lse: bool, layout: str,
 ) -> Any:  # fmt: skip
     """One query per row, at the position of its last key."""
     if layout == "BSHD":
         k, v = k.transpose(1, 2), v.transpose(1, 2)
     lengths = None if kv_lens is None else kv_lens[:, None]
-    return decode_rows(q, k, v, lengths, alibi_slopes, window_left, soft_cap, sm_scale, return_lse, sinks)
+    return decode_rows(q, k, v, lengths, alibi_slopes, window_left, soft_cap, sm_scale, return_lse, sinks, score_mod, score_params)
 
 
 def decode_rows(
-    q: Any, k: Any, v: Any, lengths: Any, slopes: Any, window_left: int, soft_cap: float, sm_scale: float, return_lse: bool, sinks: Any = None
-) -> Any:
+    q: Any, k: Any, v: Any, lengths: Any, slopes: Any, window_left: int, soft_cap: float, sm_scale: float, return_lse: bool, sinks: Any = None,
+    score_mod: Any = None, score_params: Any = None,
+) -> Any:  # fmt: skip
     """One query per row; `lengths` is ``[B, 1]``, or None if all keys count."""
     positions = torch.arange(k.shape[2], device=q.device)
     last = (k.shape[2] if lengths is None else lengths) - 1
@@ -179,7 +190,11 @@ def decode_rows(
         bias = _heads_of(slopes[..., None, None], k.shape[1]) * (distance if lengths is None else distance[:, None, None, None])
     if visible is not None and visible.dim() == 2:
         visible = visible[:, None, None, None]
-    output, lse = attend(q.unsqueeze(2), k, v, visible, bias, sm_scale, soft_cap, sinks)
+    modify = None
+    if score_mod is not None:
+        at = torch.full((), last, device=q.device) if lengths is None else last[:, None, None, None]
+        modify = ScoreMod(score_mod, score_params, at, k.shape[1], None)
+    output, lse = attend(q.unsqueeze(2), k, v, visible, bias, sm_scale, soft_cap, sinks, modify)
     output = output.squeeze(2).to(q.dtype)
     return (output, lse.squeeze(2)) if return_lse else output
 
