@@ -23,15 +23,11 @@ impl Devices {
         if let Devices::Simulated(device) = self {
             return Some(device);
         }
-        let (platform, index) = field.map_or((Platform::Cpu as u64, 0), |store| {
-            let bits = context.raw(store);
-            (bits & 0b111, (bits >> 3) as u32)
-        });
-        let platform = Platform::ALL.into_iter().find(|known| *known as u64 == platform)?;
-        if platform == Platform::Cpu {
+        let bits = field.map_or(Platform::Cpu as u64, |store| context.raw(store));
+        if bits & PLATFORM_BITS == Platform::Cpu as u64 {
             return Some(host());
         }
-        detected().devices.iter().find(|device| device.platform() == platform && device.index == index)
+        with_bits(&detected().devices, bits)
     }
 
     /// `wanted` if a device has that hardware signature, otherwise the signatures of all devices.
@@ -40,19 +36,31 @@ impl Devices {
             Devices::Simulated(device) => return device.hardware_signature(),
             Devices::Detected => host().hardware_signature(),
         };
-        if own == wanted {
-            return own;
-        }
-        let mut all = vec![own];
-        all.extend(detected().devices.iter().map(DeviceSpec::hardware_signature));
-        all.dedup();
-        if all.iter().any(|one| one == wanted) { wanted.to_owned() } else { all.join(" and ") }
+        // Devices are detected only if needed.
+        if own == wanted { own } else { one_of(own, &detected().devices, wanted) }
     }
 
     /// Whether calls can be run.
     pub fn are_real(&self) -> bool {
         matches!(self, Devices::Detected)
     }
+}
+
+/// The bits of a context field that hold the platform of a device; its index follows.
+const PLATFORM_BITS: u64 = 0b111;
+
+/// The device that the bits of a context field name.
+fn with_bits(devices: &[DeviceSpec], bits: u64) -> Option<&DeviceSpec> {
+    let (platform, index) = (bits & PLATFORM_BITS, (bits >> 3) as u32);
+    devices.iter().find(|device| device.platform() as u64 == platform && device.index == index)
+}
+
+/// `wanted` if it is the host's signature or that of a device, otherwise all signatures.
+fn one_of(host: String, devices: &[DeviceSpec], wanted: &str) -> String {
+    let mut all = vec![host];
+    all.extend(devices.iter().map(DeviceSpec::hardware_signature));
+    all.dedup();
+    if all.iter().any(|one| one == wanted) { wanted.to_owned() } else { all.join(" and ") }
 }
 
 pub(crate) fn host() -> &'static DeviceSpec {
@@ -82,4 +90,37 @@ pub(crate) fn detected() -> &'static Discovery {
 /// The context field that holds the device of an operation's tensors.
 pub(crate) fn device_store(operation: &OperationInfo) -> Option<Store> {
     operation.fields.iter().find(|field| field.kind == FieldKind::Device).map(|field| field.store)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lz_core::context::device_bits;
+    use lz_core::tensor::Device;
+
+    fn gpu(preset: &str, index: u32) -> DeviceSpec {
+        DeviceSpec { index, ..lz_device::preset(preset).expect("a preset") }
+    }
+
+    #[test]
+    fn calls_are_mapped_to_the_device_of_their_tensors() {
+        let devices = [gpu("h100", 0), gpu("a100", 1)];
+        let name = |platform, index| {
+            with_bits(&devices, device_bits(Device { platform, index })).map(|device| device.name.as_str())
+        };
+        assert_eq!(name(Platform::Cuda, 0), Some(devices[0].name.as_str()));
+        assert_eq!(name(Platform::Cuda, 1), Some(devices[1].name.as_str()));
+        assert_eq!(name(Platform::Cuda, 2), None);
+        assert_eq!(name(Platform::Rocm, 0), None);
+    }
+
+    #[test]
+    fn a_signature_is_that_of_the_host_or_of_a_device() {
+        let devices = [gpu("h100", 0), gpu("h100", 1), gpu("a100", 2)];
+        let [h100, _, a100] = &devices;
+        let (h100, a100) = (h100.hardware_signature(), a100.hardware_signature());
+        let like = |wanted: &str| one_of("host".to_owned(), &devices, wanted);
+        assert_eq!([like("host"), like(&h100), like(&a100)], ["host".to_owned(), h100.clone(), a100.clone()]);
+        assert_eq!(like("another"), format!("host and {h100} and {a100}"));
+    }
 }
