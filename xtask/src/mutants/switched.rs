@@ -2,7 +2,7 @@
 //!
 //! The sources are copied to `target/mutants/switched/tree` with every mutant behind a switch, which `LZ_MUTANT` turns on. What does not
 //! compile is left out, as cargo-mutants does. Then the tests of the mutant's package run for each number until one fails. Mutants of
-//! constants and of functions that return `impl Trait` cannot be switched; cargo-mutants itself runs them.
+//! constants and of `const fn` cannot be switched; cargo-mutants itself has to run them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::list::{self, Mutant};
+use super::list::{self, Genre, Mutant};
 use super::switches;
 
 /// Tests that take longer run last.
@@ -26,7 +26,7 @@ const SLOW: Duration = Duration::from_millis(400);
 /// Tests of a mutant that take this many times as long as without it never end.
 const TIMEOUT_FACTOR: u32 = 8;
 
-/// Appended to the copy of `lz-core`. It does not allocate: tests count allocations.
+/// Appended to the copy of `lz-core`. The function does not allocate: tests count allocations.
 const SWITCH: &str = r#"
 extern crate self as lz_core;
 
@@ -44,6 +44,25 @@ pub fn mutant(number: u32) -> bool {
         ACTIVE.store(active, Ordering::Relaxed);
     }
     active == number
+}
+
+#[doc(hidden)]
+#[allow(missing_docs, missing_debug_implementations)]
+#[derive(Clone)]
+pub enum Either<Changed, Original> {
+    Changed(Changed),
+    Original(Original),
+}
+
+impl<Item, Changed: Iterator<Item = Item>, Original: Iterator<Item = Item>> Iterator for Either<Changed, Original> {
+    type Item = Item;
+
+    fn next(&mut self) -> Option<Item> {
+        match self {
+            Either::Changed(items) => items.next(),
+            Either::Original(items) => items.next(),
+        }
+    }
 }
 "#;
 
@@ -71,7 +90,6 @@ pub fn run(root: &Path, flags: &[&str]) -> Result<Outcomes> {
     copy_tree(root, &tree)?;
     let mut build =
         Build { root, tree: &tree, mutants: &mutants, unviable: BTreeSet::new(), left: BTreeSet::new() };
-    build.left.extend(numbered(&mutants).filter(|(_, mutant)| mutant.returns_impl).map(|(number, _)| number));
     let programs = build.compile()?;
     let Build { unviable, left, .. } = build;
     let numbers: Vec<(u32, &Mutant)> = numbered(&mutants)
@@ -88,6 +106,12 @@ pub fn run(root: &Path, flags: &[&str]) -> Result<Outcomes> {
     let left =
         numbered(&mutants).filter(|(number, _)| left.contains(number)).map(|(_, one)| one.clone()).collect();
     Ok(Outcomes { switched: run_all(&suites, &numbers)?, unviable: unviable.len(), left })
+}
+
+/// The files and lines that an error is about.
+fn primary(spans: &[Value]) -> impl Iterator<Item = (&str, usize)> {
+    let primary = spans.iter().filter(|span| span["is_primary"] == true);
+    primary.filter_map(|span| Some((span["file_name"].as_str()?, span["line_start"].as_u64()? as usize)))
 }
 
 fn numbered(mutants: &[Mutant]) -> impl Iterator<Item = (u32, &Mutant)> {
@@ -209,7 +233,8 @@ impl Build<'_> {
             match part {
                 Some(part) if part.is_change => drop(self.unviable.insert(part.number)),
                 Some(part) => drop(self.left.insert(part.number)),
-                None if message["code"]["code"] == "E0004" => self.leave_out_arms(spans),
+                None if message["code"]["code"] == "E0004" => self.leave_out_arms(spans)?,
+                None if self.leave_out_iterators(spans) => {}
                 None => others.extend(message["rendered"].as_str().map(str::to_owned)),
             }
         }
@@ -217,20 +242,31 @@ impl Build<'_> {
     }
 
     /// A match whose arms are all needed: none of them can be deleted.
-    fn leave_out_arms(&mut self, spans: &[Value]) {
-        let mut arms = BTreeSet::new();
-        for span in spans.iter().filter(|span| span["is_primary"] == true) {
-            let (file, line) =
-                (span["file_name"].as_str(), span["line_start"].as_u64().unwrap_or(0) as usize);
+    fn leave_out_arms(&mut self, spans: &[Value]) -> Result<()> {
+        for (file, line) in primary(spans) {
             // The copy has the lines of the original.
-            arms.extend(
-                numbered(self.mutants)
-                    .filter(|(_, one)| one.genre == list::Genre::MatchArm && Some(&*one.file) == file)
-                    .filter(|(_, one)| one.start.line > line && one.start.line < line + 40)
-                    .map(|(number, _)| number),
-            );
+            let source =
+                fs::read_to_string(self.root.join(file)).with_context(|| format!("reading {file}"))?;
+            let lines = switches::lines_of_match(&source, line)?;
+            let arms =
+                numbered(self.mutants).filter(|(_, one)| one.genre == Genre::MatchArm && one.file == file);
+            let arms = arms.filter(|(_, one)| lines.contains(&one.start.line)).map(|(number, _)| number);
+            self.unviable.extend(arms);
         }
-        self.unviable.extend(arms);
+        Ok(())
+    }
+
+    /// The type of an iterator that does not fit is an error of its function: all mutants of the nearest one are left to
+    /// cargo-mutants. Returns whether there are any.
+    fn leave_out_iterators(&mut self, spans: &[Value]) -> bool {
+        let before = self.left.len();
+        for (file, line) in primary(spans) {
+            let iterators = || numbered(self.mutants).filter(|(_, one)| one.returns_impl && one.file == file);
+            let nearest = iterators().map(|(_, one)| one.start.line).min_by_key(|at| at.abs_diff(line));
+            let of_it = iterators().filter(|(_, one)| Some(one.start.line) == nearest);
+            self.left.extend(of_it.map(|(number, _)| number));
+        }
+        self.left.len() > before
     }
 
     /// Runs cargo in the copy: whether it succeeded, and its messages.

@@ -23,6 +23,10 @@ pub fn insert(source: &str, mutants: &[Numbered<'_>]) -> Result<(String, Vec<u32
     for &(number, mutant) in mutants {
         let span = offset(source, mutant.start)..offset(source, mutant.end);
         match places.of(mutant.genre, &span) {
+            Some(Place::Body(block)) if mutant.returns_impl => {
+                let place = Place::IteratorBody(block);
+                insertions.extend(place.insertions(source, number, &span, &mutant.replacement));
+            }
             Some(place) => insertions.extend(place.insertions(source, number, &span, &mutant.replacement)),
             None => without.push(number),
         }
@@ -69,6 +73,26 @@ pub fn part_of(text: &str, range: &Range<usize>) -> Option<Part> {
     None
 }
 
+/// The lines of the match whose value is on this line; empty if there is none.
+pub fn lines_of_match(source: &str, line: usize) -> Result<Range<usize>> {
+    struct Matches {
+        line: usize,
+        found: Range<usize>,
+    }
+    impl<'ast> Visit<'ast> for Matches {
+        fn visit_expr_match(&mut self, expression: &'ast syn::ExprMatch) {
+            if expression.expr.span().start().line == self.line {
+                let span = expression.span();
+                self.found = span.start().line..span.end().line + 1;
+            }
+            visit::visit_expr_match(self, expression);
+        }
+    }
+    let mut matches = Matches { line, found: 0..0 };
+    matches.visit_file(&syn::parse_file(source).context("parsing")?);
+    Ok(matches.found)
+}
+
 fn switch(number: u32) -> String {
     format!("/*({number}*/::lz_core::mutant({number})/*){number}*/")
 }
@@ -101,6 +125,8 @@ enum Place {
     Assignment(Range<usize>),
     /// The inside of a function's block.
     Body(Range<usize>),
+    /// The inside of the block of a function that returns an `impl Iterator`: both branches must have one type.
+    IteratorBody(Range<usize>),
     /// The pattern of a match arm, and its guard.
     Arm {
         arm: Range<usize>,
@@ -153,6 +179,14 @@ impl Place {
                 );
                 let rank = (isize::MIN, number as isize);
                 vec![Insertion { order: Order { at: block.start, starts: true, rank }, text }]
+            }
+            Place::IteratorBody(block) => {
+                let changed = change(number, &format!("{{ {replacement} }}"));
+                let before = format!(
+                    " if {} {{ ::lz_core::Either::Changed({changed}) }} else {{ ::lz_core::Either::Original({{ ",
+                    switch(number)
+                );
+                around(block, false, before, " }) } ")
             }
             Place::Arm { pattern, guard: None, .. } => {
                 let order = Order { at: pattern.end, starts: false, rank: (0, 0) };
@@ -360,6 +394,25 @@ fn decide(a: i32, b: &mut i32) -> bool { if m(1) { return { true }; }
         assert_eq!(part("::lz_core::mutant(8)"), Some((8, false)));
         assert_eq!(part("*b -= a"), Some((2, true)));
         assert_eq!(part("match a"), None);
+    }
+
+    #[test]
+    fn iterators_of_both_branches_have_one_type() {
+        let source = "fn f() -> impl Iterator<Item = u8> {\n    some()\n}\n";
+        let mut mutant = mutant(Genre::FnValue, 2, 5..11, "::std::iter::empty()");
+        mutant.returns_impl = true;
+        let (text, _) = insert(source, &[(1, &mutant), (2, &mutant)]).unwrap();
+        let expected = "{ if m(1) { ::lz_core::Either::Changed({ ::std::iter::empty() }) } else { ::lz_core::Either::Original({  \
+                        if m(2) { ::lz_core::Either::Changed({ ::std::iter::empty() }) } else { ::lz_core::Either::Original({ \n    \
+                        some()\n }) }  }) } }";
+        assert!(plain(&text).contains(expected), "{}", plain(&text));
+        syn::parse_file(&text).expect("the text is Rust");
+    }
+
+    #[test]
+    fn a_match_is_found_by_the_line_of_its_value() {
+        assert_eq!(lines_of_match(SOURCE, 3).unwrap(), 3..8);
+        assert_eq!(lines_of_match(SOURCE, 4).unwrap(), 0..0);
     }
 
     #[test]
