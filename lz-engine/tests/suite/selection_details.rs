@@ -14,6 +14,7 @@ use lz_core::{
 };
 use lz_engine::Engine;
 use lz_engine::evidence::{Evidence, EvidenceQuery, KernelEvidence, Measured, MemoryProbe};
+use lz_engine::mode::{self, ModeFlag, ModeOverride};
 use lz_engine::policy::{Action, JitPolicy, ListEntry, Lock, Pattern, Policy, Provenance, Rule, WithSource};
 
 fn on_h100(change: impl FnOnce(&mut KernelSpec)) -> Result<String, Error> {
@@ -654,4 +655,20 @@ fn differences_that_kernels_find_are_counted_as_wrong_results() {
     };
     assert!(mismatches(ReasonCode::TokenizerNotEqual));
     assert!(!mismatches(ReasonCode::KernelFailed));
+}
+
+/// A kernel that computes with less precision runs only where the caller allows it; packed weights likewise.
+#[test]
+fn reduced_precision_and_packed_weights_are_asked_for() {
+    let code = |change: fn(&mut KernelSpec), flag: ModeFlag| {
+        let mut changed = spec("a.x");
+        change(&mut changed);
+        let engine = engine([changed]);
+        let refused = run(&engine, &Shape::default()).unwrap_err();
+        let _allowed = mode::scope(ModeOverride::NONE.set(flag, true));
+        assert_eq!(run(&engine, &Shape::default()).unwrap(), "a.x");
+        [ReasonCode::MathModeUnsupported, ReasonCode::PackedWeightsRequired].map(|code| refused.has(code))
+    };
+    assert_eq!(code(|spec| spec.reduced_precision = true, ModeFlag::ReducedPrecision), [true, false]);
+    assert_eq!(code(|spec| spec.prepacked_weights = true, ModeFlag::PackedWeights), [false, true]);
 }
