@@ -672,3 +672,51 @@ fn reduced_precision_and_packed_weights_are_asked_for() {
     assert_eq!(code(|spec| spec.reduced_precision = true, ModeFlag::ReducedPrecision), [true, false]);
     assert_eq!(code(|spec| spec.prepacked_weights = true, ModeFlag::PackedWeights), [false, true]);
 }
+
+fn rule(operations: &str, action: Action) -> Rule {
+    Rule {
+        name: String::new(),
+        operations: Pattern::new(operations),
+        condition: None,
+        actions: vec![action],
+        source: Provenance::new("test"),
+    }
+}
+
+#[test]
+fn rules_act_on_the_operations_and_kernels_that_they_name() {
+    let chosen = |rule: Rule| {
+        let engine = engine([spec("a.x").priority(51), spec("b.x").priority(50)]);
+        engine.set_policy(Policy { rules: vec![rule], ..Policy::default() });
+        run(&engine, &Shape::default()).unwrap()
+    };
+    let of = Pattern::new;
+    assert_eq!(chosen(rule("demo.attend", Action::Deny(of("a.x")))), "b.x");
+    assert_eq!(
+        chosen(rule("demo.attend_causal", Action::Deny(of("a.x")))),
+        "b.x",
+        "an alias of the operation"
+    );
+    assert_eq!(chosen(rule("demo.other", Action::Deny(of("a.x")))), "a.x");
+    assert_eq!(chosen(rule("demo.attend", Action::Avoid(of("a.x")))), "b.x");
+    assert_eq!(chosen(rule("demo.attend", Action::Avoid(of("b.x")))), "a.x");
+    assert_eq!(chosen(rule("demo.attend", Action::Prefer(of("b.x")))), "b.x");
+    assert_eq!(chosen(rule("demo.attend", Action::Allow(of("b.x")))), "b.x");
+    assert_eq!(chosen(rule("demo.attend", Action::Allow(of("a.x")))), "a.x");
+}
+
+/// A kernel that failed once loses against one that is almost as good.
+#[test]
+fn a_failure_costs_points() {
+    let engine = engine([spec("b.x").priority(50)]);
+    let failures = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&failures);
+    let fails = move || match seen.fetch_add(1, Ordering::Relaxed) {
+        0 => Err(KernelError::failed("once").before_writing()),
+        _ => Ok(()),
+    };
+    engine.register([failing(spec("a.x").priority(51), fails)]).unwrap();
+    assert_eq!(run(&engine, &Shape::default()).unwrap(), "b.x", "it fails");
+    assert_eq!(run(&engine, &Shape::default()).unwrap(), "b.x", "it is not tried again at once");
+    assert_eq!(failures.load(Ordering::Relaxed), 1);
+}
