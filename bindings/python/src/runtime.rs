@@ -136,7 +136,7 @@ fn score_mod_steps(text: &[u8], parameters: i64) -> PyResult<Vec<(&'static str, 
         .map_err(|error| PyValueError::new_err(error.to_string()))?;
     match lz_core::score_mod::ScoreMod::of(&view, parameters) {
         Ok(expression) => Ok(expression.steps()),
-        Err(reason) => Err(PyValueError::new_err(format!("score_mod{reason}"))),
+        Err(reason) => Err(PyValueError::new_err(format!("score_mod{}", reason.sentence()))),
     }
 }
 

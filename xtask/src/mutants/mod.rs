@@ -4,6 +4,7 @@
 //! viable mutants survive. `results/reliability.md` lists the known survivors with the reason why each is no fault of the tests.
 //! cargo-mutants builds each mutant; `--switched` builds all of them at once.
 
+mod build;
 mod list;
 mod switched;
 mod switches;

@@ -122,6 +122,6 @@ def test_score_expressions_are_texts_or_bytes():
     as_bytes = torch.tensor(list(call["score_mod"].encode()), dtype=torch.uint8)
     (found, *_) = made("attention.gqa.prefill", "composed_on_host.attention.gqa.prefill", {**call, "score_mod": as_bytes})
     assert same_bits(as_text, found)
-    with pytest.raises(ValueError, match="scor"):
+    with pytest.raises(ValueError, match="score_mod must be .*`scor`"):
         _native.score_mod_steps(b"scor + 1", 0)
     assert _native.score_mod_steps(b"score + 1 if b > 0 else -inf", 0)[-1] == ("select", 0.0)
