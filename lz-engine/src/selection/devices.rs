@@ -115,6 +115,27 @@ mod tests {
     }
 
     #[test]
+    fn calls_without_a_device_and_on_the_host_run_on_the_host() {
+        let schema = "operation: demo.copy\nversion: 1\nsummary: Copies.\ndoc: output = x\n\
+                      axes: { n: { role: length, select: exact, fuzz: 1..4 } }\ntypes: { T: [f32] }\n\
+                      inputs: { x: { shape: [n], dtype: T, doc: Numbers. } }\n\
+                      outputs: { output: { shape: [n], dtype: T } }\nsemantics: { nan: propagate }\n\
+                      equivalence: { exact: true }\nworkloads: { small: { n: 4, T: f32 } }\n";
+        let operation = lz_core::dynamic::read_operation("demo/copy.yaml", schema)
+            .unwrap_or_else(|error| panic!("{error}"));
+        let field = device_store(operation);
+        assert!(field.is_some(), "tensors have a device");
+        let mut context = Context::of(&operation.fields);
+        let is_host = |field, context: &Context| {
+            Devices::Detected.of_call(field, context).is_some_and(|device| std::ptr::eq(device, host()))
+        };
+        assert!(is_host(None, &context) && is_host(field, &context));
+        let absent = device_bits(Device { platform: Platform::Rocm, index: 7 });
+        assert!(field.is_some_and(|store| context.replace(store, absent)));
+        assert!(!is_host(field, &context));
+    }
+
+    #[test]
     fn a_signature_is_that_of_the_host_or_of_a_device() {
         let devices = [gpu("h100", 0), gpu("h100", 1), gpu("a100", 2)];
         let [h100, _, a100] = &devices;

@@ -428,3 +428,14 @@ fn scalars_round_trip_bitwise_through_a_table() {
         assert_eq!(run(&engine, &scaled(0.5)).unwrap(), "other.attend");
     }
 }
+
+#[test]
+fn a_table_replaces_the_one_for_the_same_hardware() {
+    let engine = engine(kernels());
+    let text = solve(&engine, vec![work()]);
+    for path in ["first.json", "second.json"] {
+        engine.use_dispatch_table(path, &text).unwrap();
+        let paths: Vec<String> = engine.dispatch_tables().into_iter().map(|table| table.path).collect();
+        assert_eq!(paths, [path]);
+    }
+}

@@ -13,6 +13,7 @@ use lz_core::{
     Context, Error, KernelEntry, KernelError, KernelSpec, OperationInfo, Reason, ReasonCode, dynamic,
 };
 use lz_engine::Engine;
+use lz_engine::engine::JitRequests;
 use lz_engine::evidence::{Evidence, EvidenceQuery, KernelEvidence, Measured, MemoryProbe};
 use lz_engine::mode::{self, ModeFlag, ModeOverride};
 use lz_engine::policy::{Action, JitPolicy, ListEntry, Lock, Pattern, Policy, Provenance, Rule, WithSource};
@@ -191,6 +192,7 @@ fn rules_beyond_the_bitset_act() {
         .map(|number| rule(format!("seq == {}", 5000 + number), Action::Deny(Pattern::new("b.x"))))
         .collect();
     rules.push(rule("seq * heads % 7 == 3".to_owned(), Action::Deny(Pattern::new("a.x"))));
+    rules.push(rule("seq * heads % 11 == 5".to_owned(), Action::Boost(Pattern::new("b.x"), 100.0)));
     let engine = engine([spec("a.x").priority(60), spec("b.x")]);
     engine.set_policy(Policy { rules, ..Policy::default() });
     let chosen = |seq| run(&engine, &Shape { seq, heads: 1, ..Shape::default() }).unwrap();
@@ -198,6 +200,36 @@ fn rules_beyond_the_bitset_act() {
     assert_eq!(chosen(10), "b.x", "10 % 7 == 3");
     assert_eq!(chosen(14), "a.x");
     assert_eq!(chosen(17), "b.x");
+    assert_eq!(chosen(16), "b.x", "16 % 11 == 5");
+    assert_eq!(chosen(18), "a.x");
+}
+
+/// Kernels beyond the width of the bitset are candidates as the others are.
+#[test]
+fn any_number_of_kernels_may_be_registered() {
+    for count in [1, 127, 128, 129, 200] {
+        for best in [0, count / 2, count - 1] {
+            let priority = |number| if number == best { 90 } else { 10 };
+            let engine =
+                engine((0..count).map(|number| spec(&format!("k.{number}")).priority(priority(number))));
+            assert_eq!(run(&engine, &Shape::default()).unwrap(), format!("k.{best}"), "{count}");
+        }
+    }
+}
+
+/// Only where graph capture alone excludes a kernel does the error say so.
+#[test]
+fn a_refused_capture_has_the_reason_of_its_kernels() {
+    let error = |spec: KernelSpec| {
+        let _capturing = mode::scope(ModeOverride::NONE.set(ModeFlag::Capturing, true));
+        engine([spec]).which(attend(), &Shape::default().context()).unwrap_err()
+    };
+    let limited = |spec: KernelSpec| spec.limit("heads == 7", ReasonCode::AxisLimit);
+    assert!(matches!(error(spec("unsafe.x")), Error::CudaGraphUnsafe { .. }));
+    assert!(matches!(error(limited(spec("both.x"))), Error::NoKernel { .. }));
+    let mut safe = limited(spec("safe.x"));
+    safe.cuda_graph_safe = true;
+    assert!(matches!(error(safe), Error::NoKernel { .. }));
 }
 
 /// Each conversion has its cost, and copying the output at least that of one.
@@ -719,4 +751,88 @@ fn a_failure_costs_points() {
     assert_eq!(run(&engine, &Shape::default()).unwrap(), "b.x", "it fails");
     assert_eq!(run(&engine, &Shape::default()).unwrap(), "b.x", "it is not tried again at once");
     assert_eq!(failures.load(Ordering::Relaxed), 1);
+}
+
+/// A limit with several failing parts is one reason, also where its parts vary within a cell.
+#[test]
+fn a_limit_is_reported_once() {
+    let limited = spec("limited.x").limit("seq % 7 == 0 and seq % 5 == 0", ReasonCode::AxisLimit);
+    let engine = engine([limited, spec("reference.x")]);
+    let explanation = engine.explain(attend(), &Shape { seq: 16, ..Shape::default() }.context());
+    let codes: Vec<&str> =
+        explanation.candidate("limited.x").unwrap().reasons.iter().map(|reason| reason.code).collect();
+    assert_eq!(codes, ["AXIS_LIMIT"]);
+}
+
+/// A kernel that lists KV-cache strategies is checked like others if the call asks for none.
+#[test]
+fn a_kernel_with_strategies_may_be_excluded_for_later_reasons() {
+    let mut jit = spec("jit.x");
+    (jit.jit, jit.kv_strategies) = (true, vec!["paged".to_owned()]);
+    let engine = engine([jit]);
+    engine.set_policy(Policy { jit: WithSource::new(JitPolicy::Never, "test"), ..Policy::default() });
+    let error = engine.which(attend(), &Shape::default().context()).unwrap_err();
+    assert!(error.has(ReasonCode::JitDisabled), "{error}");
+}
+
+/// Records requests for compilation.
+#[derive(Default)]
+struct Requests(std::sync::Mutex<Vec<String>>);
+
+impl JitRequests for Requests {
+    fn request(&self, kernel: &str, _: &'static OperationInfo, _: &Context) {
+        self.0.lock().unwrap().push(kernel.to_owned());
+    }
+}
+
+/// Kernels are compiled in the background only if nothing but that excludes them.
+#[test]
+fn only_cold_kernels_that_could_run_are_compiled() {
+    let jit = |id: &str, priority| {
+        let mut spec = spec(id).priority(priority);
+        spec.jit = true;
+        spec
+    };
+    let limited = |spec: KernelSpec| spec.limit("heads == 7", ReasonCode::AxisLimit);
+    let plain = limited(spec("plain.y").priority(60));
+    let engine = engine([jit("jit.cold", 90), limited(jit("jit.limited", 80)), plain, spec("reference.x")]);
+    let requests = Arc::new(Requests::default());
+    engine.set_jit(Some(requests.clone()));
+    assert_eq!(run(&engine, &Shape::default()).unwrap(), "reference.x");
+    assert_eq!(*requests.0.lock().unwrap(), ["jit.cold"]);
+}
+
+/// Hits of one thread, by the cache that had the decision.
+#[test]
+fn a_loop_over_few_calls_hits_the_thread_cache() {
+    let engine = engine([spec("reference.x")]);
+    let hits = |shapes: &[i64]| {
+        let before = engine.metrics().cache_hits_by_level;
+        for seq in shapes.iter().cycle().take(600) {
+            run(&engine, &Shape { seq: *seq, ..Shape::default() }).unwrap();
+        }
+        let after = engine.metrics().cache_hits_by_level;
+        (after.thread - before.thread, after.exact - before.exact)
+    };
+    let (thread, exact) = hits(&[1]);
+    assert!(thread > 590 && exact < 10, "{thread} {exact}");
+    let (thread, exact) = hits(&[2, 3, 4]);
+    assert!(thread > 500 && exact < 100, "{thread} {exact}");
+    // More calls than entries: most are in the cache of all threads.
+    let many: Vec<i64> = (10..60).collect();
+    let (thread, exact) = hits(&many);
+    assert!(exact > 400 && thread < 100, "{thread} {exact}");
+}
+
+/// A launch grid is checked on hits in the decision cache; a host has no limits, so the hit counts.
+#[test]
+fn a_launch_that_fits_is_a_cache_hit() {
+    let mut tiled = spec("tiled.x");
+    tiled.grid = Some(["1".to_owned(), "seq * 16".to_owned(), "1".to_owned()]);
+    let engine = engine([tiled]);
+    for seq in 200..300 {
+        run(&engine, &Shape { seq, ..Shape::default() }).unwrap();
+    }
+    let metrics = engine.metrics();
+    assert_eq!((metrics.selections, metrics.cache_misses), (100, 1));
 }

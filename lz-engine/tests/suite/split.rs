@@ -10,7 +10,7 @@ use lz_core::{
     TensorView,
 };
 use lz_engine::mode::{self, ModeFlag, ModeOverride};
-use lz_engine::policy::{Policy, WithSource};
+use lz_engine::policy::{Lock, Pattern, Policy, Provenance, WithSource};
 use lz_engine::{Engine, dynamic};
 use lz_test_support::operations;
 use proptest::prelude::*;
@@ -221,6 +221,83 @@ fn strict_calls_and_single_items_are_not_split() {
     let (engine, _) = self::engine(vec![greedy()], 4 * 1024);
     let _strict = mode::scope(ModeOverride::NONE.set(ModeFlag::Strict, true));
     assert!(call(&engine, 40, None).unwrap_err().has(ReasonCode::MemoryHeadroomExceeded));
+}
+
+#[test]
+fn two_items_are_split_and_locked_calls_are_not() {
+    let (engine, runs) = engine(vec![greedy()], 1024);
+    call(&engine, 2, None).unwrap();
+    assert_eq!((engine.split_calls(), runs.load(Ordering::Relaxed)), (1, 2));
+    engine.set_policy(Policy {
+        memory_headroom: WithSource::new(Some(1024), "test"),
+        locks: vec![Lock {
+            operation: Pattern::new("demo.scale"),
+            condition: None,
+            kernel: "greedy.scale".to_owned(),
+            source: Provenance::new("test"),
+        }],
+        ..Policy::default()
+    });
+    assert!(matches!(call(&engine, 2, None).unwrap_err(), lz_core::Error::Locked { .. }));
+}
+
+/// An operation of the schema above with these changes of its text.
+fn changed(name: &str, changes: &[(&str, &str)]) -> &'static OperationInfo {
+    let mut text = SCHEMA.replace("demo.scale", name);
+    for (old, new) in changes {
+        assert!(text.contains(old), "{old}");
+        text = text.replace(old, new);
+    }
+    let path = format!("{}.yaml", name.replace('.', "/"));
+    dynamic::read_operation(&path, &text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Parts of an output without a leading batch would have to be combined.
+#[test]
+fn every_output_has_the_axis_first() {
+    let output = "output: { shape: [batch, width], dtype: T }";
+    let axis = |name, shape: &str| {
+        lz_engine::split::batch_axis(changed(name, &[(output, &output.replace("[batch, width]", shape))]))
+    };
+    assert_eq!(axis("demo.scale_rows", "[batch, width]"), Some("batch"));
+    assert_eq!(axis("demo.scale_columns", "[width, batch]"), None);
+    assert_eq!(axis("demo.scale_sum", "[width]"), None);
+    assert_eq!(axis("demo.scale_square", "[batch, batch]"), None);
+}
+
+/// A score expression may read the index in the batch, which differs in a part.
+#[test]
+fn calls_with_a_score_expression_are_not_split() {
+    let score = "  score_mod: { shape: [bytes], dtype: u8, optional: true, contiguous: all, device: host, \
+                 values: { score_mod: 0 }, doc: \"An expression.\" }\nparams:";
+    let axes = "axes:\n  bytes: { role: count, select: ignored, fuzz: [5] }";
+    let operation = changed("demo.scale_score", &[("params:", score), ("axes:", axes)]);
+    assert_eq!(lz_engine::split::batch_axis(operation), Some("batch"));
+    let gpu = lz_device::preset("h100").unwrap();
+    let mut spec = KernelSpec::new("gpu.scale", "demo.scale_score", "gpu", "1", gpu.platform());
+    spec.grid = Some(["1".to_owned(), "batch".to_owned(), "1".to_owned()]);
+    let engine = Engine::new();
+    let runs = Arc::default();
+    engine.register([KernelEntry::new(spec, Scales(runs)).of(operation)]).unwrap();
+    let engine = engine.with_device(gpu);
+    let plan = |given: u64| {
+        let mut context = lz_core::Context::of(&operation.fields);
+        for field in operation.fields.iter() {
+            let raw = match field.name.as_ref() {
+                "batch" => 100_000,
+                "width" => 3,
+                "T" => DType::F32 as u64,
+                "given(score_mod)" => given,
+                "given(mask)" => 1 - given,
+                "factor" => 2.0f64.to_bits(),
+                _ => 0,
+            };
+            assert!(context.replace(field.store, raw));
+        }
+        engine.which(operation, &context).map(|plan| plan.split.map(|split| split.part))
+    };
+    assert_eq!(plan(0).unwrap(), Some(50_000));
+    assert!(plan(1).unwrap_err().has(ReasonCode::CudaGridDimExceeded));
 }
 
 /// Which operations of the catalog can be split at all: review the list before accepting a change of it.

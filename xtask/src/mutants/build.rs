@@ -14,13 +14,25 @@ use super::switches;
 /// The file that gets [`SWITCH`].
 const LIBRARY: &str = "lz-core/src/lib.rs";
 
-/// Appended to the copy of `lz-core`. The function does not allocate: tests count allocations.
+/// Written before the copy of `lz-core`, in its first line.
+const FEATURES: &str =
+    "#![feature(core_intrinsics, const_eval_select)] #![allow(internal_features, unused_features)] ";
+
+/// Appended to the copy of `lz-core`. The function does not allocate: tests count allocations. The compiler evaluates no mutant.
 const SWITCH: &str = r#"
 extern crate self as lz_core;
 
 #[doc(hidden)]
-#[allow(missing_docs, unsafe_code)]
-pub fn mutant(number: u32) -> bool {
+#[allow(missing_docs)]
+pub const fn mutant(number: u32) -> bool {
+    const fn none(_: u32) -> bool {
+        false
+    }
+    std::intrinsics::const_eval_select((number,), none, is_active)
+}
+
+#[allow(unsafe_code)]
+fn is_active(number: u32) -> bool {
     use std::sync::atomic::{AtomicU32, Ordering};
     static ACTIVE: AtomicU32 = AtomicU32::new(u32::MAX);
     let mut active = ACTIVE.load(Ordering::Relaxed);
@@ -136,12 +148,13 @@ impl<'m> Build<'m> {
         for (file, mutants) in by_file {
             let source =
                 fs::read_to_string(self.root.join(file)).with_context(|| format!("reading {file}"))?;
-            let (text, without) = switches::insert(&source, &mutants).with_context(|| file.to_owned())?;
-            self.unviable.extend(without);
-            write_if_changed(&self.tree.join(file), text.as_bytes())?;
+            let inserted = switches::insert(&source, &mutants).with_context(|| file.to_owned())?;
+            self.unviable.extend(inserted.forbidden);
+            self.left.extend(inserted.constant);
+            write_if_changed(&self.tree.join(file), inserted.text.as_bytes())?;
         }
         let library = fs::read_to_string(self.root.join(LIBRARY))?;
-        write_if_changed(&self.tree.join(LIBRARY), (library + SWITCH).as_bytes())
+        write_if_changed(&self.tree.join(LIBRARY), [FEATURES, &library, SWITCH].concat().as_bytes())
     }
 
     /// Leaves out the mutants that errors are about; returns other errors.
@@ -204,6 +217,8 @@ impl<'m> Build<'m> {
             .args(arguments)
             .arg("--message-format=json")
             .env("RUSTFLAGS", "--cap-lints=warn")
+            // `FEATURES` need it.
+            .env("RUSTC_BOOTSTRAP", "lz_core")
             .env("CARGO_TARGET_DIR", self.root.join("target/mutants/switched/target"))
             .current_dir(&self.tree)
             .stderr(Stdio::null())

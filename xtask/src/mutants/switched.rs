@@ -2,7 +2,7 @@
 //!
 //! The sources are copied to `target/mutants/switched/tree` with every mutant behind a switch, which `LZ_MUTANT` turns on. What does not
 //! compile is left out, as cargo-mutants does. Then the tests of the mutant's package run for each number until one fails. Mutants of
-//! constants and of `const fn` cannot be switched; cargo-mutants itself has to run them.
+//! constants cannot be switched; cargo-mutants itself has to run them.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -21,8 +21,10 @@ use super::list::{self, Mutant};
 /// Tests that take longer run last.
 const SLOW: Duration = Duration::from_millis(400);
 
-/// Tests of a mutant that take this many times as long as without it never end.
-const TIMEOUT_FACTOR: u32 = 8;
+/// Tests of a mutant that take this many times as long as without it never end, if that is more than [`MIN_TIMEOUT`].
+const TIMEOUT_FACTOR: u32 = 5;
+
+const MIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What the tests say about a mutant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,15 +79,22 @@ impl Program {
 
 /// The tests of a package, fast ones first.
 struct Suite {
-    runs: Vec<(Program, Vec<String>)>,
+    runs: Vec<Run>,
+}
+
+/// Some tests of a program.
+struct Run {
+    program: Program,
+    arguments: Vec<String>,
     timeout: Duration,
 }
 
 impl Suite {
     /// Runs all tests without a mutant: they must pass.
     fn measure(programs: Vec<Program>) -> Result<Suite> {
-        let (mut fast, mut slow, started) = (Vec::new(), Vec::new(), Instant::now());
+        let (mut fast, mut slow) = (Vec::new(), Vec::new());
         for program in programs {
+            let started = Instant::now();
             let output = program
                 .with(0, &["-Zunstable-options".to_owned(), "--report-time".to_owned()])
                 .env("RUSTC_BOOTSTRAP", "1")
@@ -94,20 +103,23 @@ impl Suite {
             ensure!(output.status.success(), "the tests fail without a mutant: {path}");
             let output = String::from_utf8_lossy(&output.stdout).into_owned();
             let names: Vec<String> = output.lines().filter_map(slow_test).collect();
+            let timeout = (started.elapsed() * TIMEOUT_FACTOR).max(MIN_TIMEOUT);
             if !names.is_empty() {
-                slow.push((program.clone(), [vec!["--exact".to_owned()], names.clone()].concat()));
+                let arguments = [vec!["--exact".to_owned()], names.clone()].concat();
+                slow.push(Run { program: program.clone(), arguments, timeout });
             }
-            fast.push((program, names.into_iter().flat_map(|name| ["--skip".to_owned(), name]).collect()));
+            let arguments = names.into_iter().flat_map(|name| ["--skip".to_owned(), name]).collect();
+            fast.push(Run { program, arguments, timeout });
         }
-        let timeout = (started.elapsed() * TIMEOUT_FACTOR).max(Duration::from_secs(60));
-        Ok(Suite { runs: [fast, slow].concat(), timeout })
+        fast.extend(slow);
+        Ok(Suite { runs: fast })
     }
 
     fn judge(&self, number: u32) -> Result<Outcome> {
-        for (program, arguments) in &self.runs {
+        for Run { program, arguments, timeout } in &self.runs {
             let child =
                 program.with(number, arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-            match wait(child, self.timeout)? {
+            match wait(child, *timeout)? {
                 Outcome::Missed => {}
                 outcome => return Ok(outcome),
             }

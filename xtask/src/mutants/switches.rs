@@ -14,32 +14,46 @@ use super::list::{Genre, Mutant, Position};
 /// A mutant with its number; numbers start at 1.
 pub type Numbered<'m> = (u32, &'m Mutant);
 
-/// The text with all mutants, and the numbers of those that have no switch: the language forbids the change.
-pub fn insert(source: &str, mutants: &[Numbered<'_>]) -> Result<(String, Vec<u32>)> {
+/// A source file with switches.
+#[derive(Debug, Default)]
+pub struct Inserted {
+    pub text: String,
+    /// Mutants whose change the language forbids.
+    pub forbidden: Vec<u32>,
+    /// Mutants of constants, which the compiler evaluates.
+    pub constant: Vec<u32>,
+}
+
+/// Writes all mutants that can be switched.
+pub fn insert(source: &str, mutants: &[Numbered<'_>]) -> Result<Inserted> {
     let file = syn::parse_file(source).context("parsing")?;
     let mut places = Places::default();
     places.visit_file(&file);
-    let (mut insertions, mut without) = (Vec::new(), Vec::new());
+    let (mut insertions, mut inserted) = (Vec::new(), Inserted::default());
     for &(number, mutant) in mutants {
         let span = offset(source, mutant.start)..offset(source, mutant.end);
         match places.of(mutant.genre, &span) {
+            _ if places.constants.iter().any(|one| one.contains(&span.start)) => {
+                inserted.constant.push(number);
+            }
             Some(Place::Body(block)) if mutant.returns_impl => {
                 let place = Place::IteratorBody(block);
                 insertions.extend(place.insertions(source, number, &span, &mutant.replacement));
             }
             Some(place) => insertions.extend(place.insertions(source, number, &span, &mutant.replacement)),
-            None => without.push(number),
+            None => inserted.forbidden.push(number),
         }
     }
     insertions.sort_by_key(|insertion| insertion.order);
-    let (mut text, mut at) = (String::with_capacity(source.len() * 2), 0);
-    for Insertion { order, text: inserted } in insertions {
-        text.push_str(source.get(at..order.at).context("a place inside a character")?);
-        text.push_str(&inserted);
-        at = order.at;
+    let mut at = 0;
+    for insertion in insertions {
+        let before = source.get(at..insertion.order.at).context("a place inside a character")?;
+        inserted.text.push_str(before);
+        inserted.text.push_str(&insertion.text);
+        at = insertion.order.at;
     }
-    text.push_str(source.get(at..).unwrap_or_default());
-    Ok((text, without))
+    inserted.text.push_str(source.get(at..).unwrap_or_default());
+    Ok(inserted)
 }
 
 /// The part of a changed text that belongs to one mutant.
@@ -208,6 +222,7 @@ struct Places {
     arms: Vec<Place>,
     guards: Vec<Range<usize>>,
     structs: Vec<Range<usize>>,
+    constants: Vec<Range<usize>>,
 }
 
 impl Places {
@@ -294,6 +309,21 @@ impl<'ast> Visit<'ast> for Places {
         visit::visit_arm(self, arm);
     }
 
+    fn visit_item_const(&mut self, constant: &'ast syn::ItemConst) {
+        self.constants.push(constant.expr.span().byte_range());
+        visit::visit_item_const(self, constant);
+    }
+
+    fn visit_impl_item_const(&mut self, constant: &'ast syn::ImplItemConst) {
+        self.constants.push(constant.expr.span().byte_range());
+        visit::visit_impl_item_const(self, constant);
+    }
+
+    fn visit_item_static(&mut self, constant: &'ast syn::ItemStatic) {
+        self.constants.push(constant.expr.span().byte_range());
+        visit::visit_item_static(self, constant);
+    }
+
     fn visit_item_fn(&mut self, function: &'ast syn::ItemFn) {
         self.body(&function.block);
         visit::visit_item_fn(self, function);
@@ -371,8 +401,8 @@ fn decide(a: i32, b: &mut i32) -> bool {
             mutant(Genre::StructField, 6, 18..23, ""),
         ];
         let numbered: Vec<Numbered<'_>> = (1..).zip(&mutants).collect();
-        let (text, without) = insert(SOURCE, &numbered).unwrap();
-        assert!(without.is_empty());
+        let Inserted { text, forbidden, .. } = insert(SOURCE, &numbered).unwrap();
+        assert!(forbidden.is_empty());
         let expected = "\
 fn decide(a: i32, b: &mut i32) -> bool { if m(1) { return { true }; } 
     { if m(2) { *b -= a } else { *b += a } };
@@ -401,7 +431,7 @@ fn decide(a: i32, b: &mut i32) -> bool { if m(1) { return { true }; }
         let source = "fn f() -> impl Iterator<Item = u8> {\n    some()\n}\n";
         let mut mutant = mutant(Genre::FnValue, 2, 5..11, "::std::iter::empty()");
         mutant.returns_impl = true;
-        let (text, _) = insert(source, &[(1, &mutant), (2, &mutant)]).unwrap();
+        let Inserted { text, .. } = insert(source, &[(1, &mutant), (2, &mutant)]).unwrap();
         let expected = "{ if m(1) { ::lz_core::Either::Changed({ ::std::iter::empty() }) } else { ::lz_core::Either::Original({  \
                         if m(2) { ::lz_core::Either::Changed({ ::std::iter::empty() }) } else { ::lz_core::Either::Original({ \n    \
                         some()\n }) }  }) } }";
@@ -421,8 +451,19 @@ fn decide(a: i32, b: &mut i32) -> bool { if m(1) { return { true }; }
         let mutants =
             [mutant(Genre::BinaryOperator, 2, 10..12, "||"), mutant(Genre::BinaryOperator, 2, 34..36, "!=")];
         let numbered: Vec<Numbered<'_>> = (1..).zip(&mutants).collect();
-        let (text, without) = insert(source, &numbered).unwrap();
-        assert_eq!(without, [1]);
+        let Inserted { text, forbidden, .. } = insert(source, &numbered).unwrap();
+        assert_eq!(forbidden, [1]);
         assert!(plain(&text).contains("c && (if m(2) { b != 1 } else { b == 1 }) {}"), "{text}");
+    }
+
+    #[test]
+    fn constants_have_no_switch() {
+        let source = "const A: u8 = 1 << 2;\nconst fn f() -> u8 {\n    1 << 2\n}\n";
+        let mutants =
+            [mutant(Genre::BinaryOperator, 1, 17..19, ">>"), mutant(Genre::BinaryOperator, 3, 7..9, ">>")];
+        let numbered: Vec<Numbered<'_>> = (1..).zip(&mutants).collect();
+        let Inserted { text, constant, .. } = insert(source, &numbered).unwrap();
+        assert_eq!(constant, [1]);
+        assert!(plain(&text).contains("(if m(2) { 1 >> 2 } else { 1 << 2 })"), "{text}");
     }
 }
