@@ -6,7 +6,7 @@ use lz_core::{Cause, DType, KernelError, Reason, ReasonCode, Tensor, TensorMut};
 use pyo3::Borrowed;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::call::Frame;
 use crate::error::validation_error;
@@ -236,15 +236,17 @@ fn allocate_other<'py>(
 
 /// A tensor whose size the kernel determines, as a numpy array; without numpy, as a list of numbers.
 pub fn dynamic<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
-    let Ok(numpy) = py.import("numpy") else {
+    if py.import("numpy").is_err() {
         let values: Vec<i64> =
             lz_core::tensor::Indices::new(tensor.shape()).map(|index| tensor.view().int_at(&index)).collect();
         return Ok(PyList::new(py, values)?.into_any());
-    };
-    let bytes = PyBytes::new(py, tensor.bytes());
-    let flat = numpy.call_method1("frombuffer", (bytes, numpy::dtype_object(py, tensor.dtype())?))?;
-    let shape = PyTuple::new(py, tensor.shape())?;
-    flat.call_method0("copy")?.call_method1("reshape", (shape,))
+    }
+    let sizes = Dims::new(tensor.shape()).ok_or_else(|| PyTypeError::new_err("too many dimensions"))?;
+    let (array, data) = numpy::allocate(py, &sizes, tensor.dtype())?;
+    let bytes = tensor.bytes();
+    // SAFETY: the array is new, dense, and of the same shape and dtype.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), data, bytes.len()) };
+    Ok(array)
 }
 
 /// The return value of a function: `None`, the only output, or a tuple of outputs.

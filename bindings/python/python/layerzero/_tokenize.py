@@ -127,24 +127,16 @@ def tokenize(
     ranks are compiled in), a name given to `register_tokenizer`, a `Tokenizer`, or an object of another
     library. With `return_offsets`, the byte ranges of the tokens are returned as a second result. With
     `split_special_tokens`, special tokens in a text are encoded as plain text: set it for untrusted text. With
-    `as_arrays`, all ids are returned in one array (`FlatTokens`), which is faster than lists. Short texts are
+    `as_arrays`, all ids are returned in one array (`FlatTokens`). Short texts are
     cached, keyed by the tokenizer's digest and by `model_id`; arrays are not.
     """
     tokenizer = _for_texts(tokenizer_id, split_special_tokens)
     if as_arrays:
         return FlatTokens(*_flat(texts, tokenizer, add_special_tokens, return_offsets))
-    single = isinstance(texts, str)
-    batch: list[str] = [texts] if isinstance(texts, str) else list(texts)
-    space = _CACHE.space(model_id, tokenizer.digest, add_special_tokens, return_offsets)
-
-    def encode(missing: list[str]) -> list[Any]:
-        return _encode(missing, tokenizer, add_special_tokens, return_offsets)
-
-    rows = _CACHE.serve(space, batch, encode)
-    if return_offsets:
-        ids, offsets = [row[0] for row in rows], [row[1] for row in rows]
-        return (ids[0], offsets[0]) if single else (ids, offsets)
-    return rows[0] if single else rows
+    found = _CACHE.encode(_batch(texts), tokenizer, model_id, add_special_tokens, return_offsets)
+    if not isinstance(texts, str):
+        return found
+    return (found[0][0], found[1][0]) if return_offsets else found[0]
 
 
 def _for_texts(tokenizer_id: Any, split_special_tokens: bool) -> _native.Tokenizer:
@@ -152,17 +144,14 @@ def _for_texts(tokenizer_id: Any, split_special_tokens: bool) -> _native.Tokeniz
     return tokenizer.splitting_special_tokens() if split_special_tokens else tokenizer
 
 
+def _batch(texts: str | Sequence[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)
+
+
 def _flat(texts: str | Sequence[str], tokenizer: _native.Tokenizer, special: bool, offsets: bool) -> tuple[Any, ...]:
     """Tokens, starts of rows and, if requested, offsets."""
-    batch = [texts] if isinstance(texts, str) else list(texts)
-    found: Any = ops.tokenize_encode(batch, tokenizer, add_special_tokens=special, return_offsets=offsets)
+    found: Any = ops.tokenize_encode(_batch(texts), tokenizer, add_special_tokens=special, return_offsets=offsets)
     return tuple(found)
-
-
-def _encode(texts: list[str], tokenizer: _native.Tokenizer, special: bool, offsets: bool) -> list[Any]:
-    tokens, indptr, *ranges = _flat(texts, tokenizer, special, offsets)
-    rows = _native.token_rows(tokens, indptr)
-    return list(zip(rows, _native.offset_rows(ranges[0], indptr), strict=True)) if offsets else rows
 
 
 def count_tokens(
@@ -174,8 +163,7 @@ def count_tokens(
 ) -> Any:
     """The number of tokens of a text, or a list of them for several texts. No list of ids is made."""
     tokenizer = _for_texts(tokenizer_id, split_special_tokens)
-    bounds = _listed(_flat(texts, tokenizer, add_special_tokens, False)[1])
-    counts = [end - start for start, end in zip(bounds, bounds[1:], strict=False)]
+    counts = _native.token_counts(_batch(texts), tokenizer, add_special_tokens)
     return counts[0] if isinstance(texts, str) else counts
 
 
@@ -278,7 +266,7 @@ def apply_chat_template(
         "continue_final_message": continue_final_message,
     }
     text = _native.render_chat(tokenizer, json.dumps(given, ensure_ascii=False), chat_template)
-    return _encode([text], tokenizer, False, False)[0] if tokenize else text
+    return _native.token_lists([text], tokenizer, False)[0] if tokenize else text
 
 
 def _tool_schema(tool: Any) -> Any:
@@ -291,11 +279,6 @@ def _tool_schema(tool: Any) -> Any:
     return get_json_schema(tool)
 
 
-def _listed(values: Any) -> list[Any]:
-    listed: list[Any] = values.tolist() if hasattr(values, "tolist") else list(values)
-    return listed
-
-
 def detokenize(
     tokens: Sequence[int] | Sequence[Sequence[int]],
     tokenizer_id: Any,
@@ -303,16 +286,11 @@ def detokenize(
     skip_special_tokens: bool = True,
 ) -> Any:
     """Texts of token ids: one string for one list of ids, a list of strings for several."""
-    ids: list[Any] = [one.tolist() if hasattr(one, "tolist") else one for one in tokens]
-    several = bool(ids) and not isinstance(ids[0], int)
-    rows: list[list[int]] = [list(row) for row in ids] if several else [ids]
-    indptr = array.array("q", [0])
-    for row in rows:
-        indptr.append(indptr[-1] + len(row))
-    flat: Any = array.array("i", [token for row in rows for token in row])
-    if not flat:
+    several, flat, bounds = _native.flat_ids(tokens)
+    ids: Any = array.array("i", flat)
+    indptr: Any = array.array("q", bounds)
+    if not ids:
         # A buffer of 0 bytes has no address that the engine could use.
-        return [""] * len(rows) if several else ""
-    bounds: Any = indptr
-    texts = ops.tokenize_decode(flat, bounds, resolve(tokenizer_id), skip_special_tokens=skip_special_tokens)
+        return [""] * (len(indptr) - 1) if several else ""
+    texts = ops.tokenize_decode(ids, indptr, resolve(tokenizer_id), skip_special_tokens=skip_special_tokens)
     return texts if several else texts[0]
