@@ -231,6 +231,13 @@ impl DecisionCache {
 mod tests {
     use super::*;
 
+    /// The cache of whole calls is sized by it.
+    #[test]
+    fn a_table_has_a_third_more_slots_than_entries() {
+        let slots = |capacity| SlotTable::<u8>::new(capacity).slots();
+        assert_eq!([slots(0), slots(1), slots(3), slots(4), slots(48), slots(49)], [0, 2, 4, 8, 64, 128]);
+    }
+
     /// Calls whose hashes are equal by chance have different words, or a different number of them.
     #[test]
     fn an_entry_matches_only_its_own_words() {

@@ -194,3 +194,17 @@ impl PrefilterBuilder {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_are_combined_member_by_member() {
+        let set = |candidates, rules| PassSet { candidates, rules };
+        assert_eq!(set(0b0110, 0b1010).and(set(0b0011, 0b0110)), set(0b0010, 0b0010));
+        assert_eq!(set(0b0110, 0b1010).without(set(0b0011, 0b0110)), set(0b0100, 0b1000));
+        assert_eq!(PassSet::ALL.and(PassSet::candidate(3)), set(1 << 3, 0));
+        assert_eq!(PassSet::ALL.and(PassSet::rule(3)), set(0, 1 << 3));
+    }
+}

@@ -358,6 +358,10 @@ fn a_version_that_is_named_runs() {
     assert_eq!(chosen(by_rule(None), 8), "a.x@2");
     assert_eq!(chosen(by_rule(Some("seq > 100")), 200), "a.x@2");
     assert_eq!(chosen(by_rule(Some("seq > 100")), 8), "a.x", "the rule is not active");
+    for action in [Action::Prefer(Pattern::new("a.x@2")), Action::Boost(Pattern::new("a.x@2"), 5.0)] {
+        let policy = Policy { rules: vec![rule(None, action)], ..Policy::default() };
+        assert_eq!(chosen(policy, 8), "a.x@2");
+    }
     let avoided = rule(None, Action::Avoid(Pattern::new("a.x@2")));
     assert_eq!(
         chosen(Policy { rules: vec![avoided], ..Policy::default() }, 8),

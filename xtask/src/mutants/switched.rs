@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -21,8 +21,9 @@ use super::list::{self, Mutant};
 /// Tests that take longer run last.
 const SLOW: Duration = Duration::from_millis(400);
 
-/// Tests of a mutant that take this many times as long as without it never end, if that is more than [`MIN_TIMEOUT`].
-const TIMEOUT_FACTOR: u32 = 5;
+/// Tests of a mutant that take this many times as long as one after another without it never end, if that is more than
+/// [`MIN_TIMEOUT`].
+const TIMEOUT_FACTOR: u32 = 3;
 
 const MIN_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -94,7 +95,6 @@ impl Suite {
     fn measure(programs: Vec<Program>) -> Result<Suite> {
         let (mut fast, mut slow) = (Vec::new(), Vec::new());
         for program in programs {
-            let started = Instant::now();
             let output = program
                 .with(0, &["-Zunstable-options".to_owned(), "--report-time".to_owned()])
                 .env("RUSTC_BOOTSTRAP", "1")
@@ -102,14 +102,19 @@ impl Suite {
             let path = program.path.display();
             ensure!(output.status.success(), "the tests fail without a mutant: {path}");
             let output = String::from_utf8_lossy(&output.stdout).into_owned();
-            let names: Vec<String> = output.lines().filter_map(slow_test).collect();
-            let timeout = (started.elapsed() * TIMEOUT_FACTOR).max(MIN_TIMEOUT);
+            let (slow_tests, fast_tests): (Vec<_>, Vec<_>) =
+                output.lines().filter_map(timed_test).partition(|(_, time)| *time > SLOW);
+            let timeout = |tests: &[(String, Duration)]| {
+                let time: Duration = tests.iter().map(|(_, time)| *time).sum();
+                (time * TIMEOUT_FACTOR).max(MIN_TIMEOUT)
+            };
+            let names: Vec<String> = slow_tests.iter().map(|(name, _)| name.clone()).collect();
             if !names.is_empty() {
                 let arguments = [vec!["--exact".to_owned()], names.clone()].concat();
-                slow.push(Run { program: program.clone(), arguments, timeout });
+                slow.push(Run { program: program.clone(), arguments, timeout: timeout(&slow_tests) });
             }
             let arguments = names.into_iter().flat_map(|name| ["--skip".to_owned(), name]).collect();
-            fast.push(Run { program, arguments, timeout });
+            fast.push(Run { program, arguments, timeout: timeout(&fast_tests) });
         }
         fast.extend(slow);
         Ok(Suite { runs: fast })
@@ -128,11 +133,11 @@ impl Suite {
     }
 }
 
-/// The name of a slow test in a line such as `test name ... ok <1.234s>`.
-fn slow_test(line: &str) -> Option<String> {
+/// The name and the time of a test in a line such as `test name ... ok <1.234s>`.
+fn timed_test(line: &str) -> Option<(String, Duration)> {
     let (name, rest) = line.strip_prefix("test ")?.split_once(" ... ok <")?;
     let seconds: f64 = rest.trim_end_matches("s>").parse().ok()?;
-    (seconds > SLOW.as_secs_f64()).then(|| name.to_owned())
+    Some((name.to_owned(), Duration::try_from_secs_f64(seconds).ok()?))
 }
 
 /// Waits for the first failed test, the end, or too long.

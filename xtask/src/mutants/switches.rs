@@ -223,6 +223,8 @@ struct Places {
     guards: Vec<Range<usize>>,
     structs: Vec<Range<usize>>,
     constants: Vec<Range<usize>>,
+    /// The chain of `&&` and `||` whose operand is visited next.
+    chain: Option<Range<usize>>,
 }
 
 impl Places {
@@ -255,6 +257,10 @@ impl Places {
     }
 }
 
+fn is_logical(operator: &syn::BinOp) -> bool {
+    matches!(operator, syn::BinOp::And(_) | syn::BinOp::Or(_))
+}
+
 /// Whether an operand is a `let` of a chain, which no other operator may join.
 fn has_let(expression: &syn::Expr) -> bool {
     match expression {
@@ -281,11 +287,24 @@ impl<'ast> Visit<'ast> for Places {
                 | ShlAssign(_)
                 | ShrAssign(_)
         );
-        if !has_let(&binary.left) && !has_let(&binary.right) {
-            let place = if is_assignment { Place::Assignment(range) } else { Place::Expression(range) };
+        // `a && b && c` with a mutant is `a || b && c`, and not `(a || b) && c`: the branch has the whole chain.
+        let range = self.chain.take().filter(|_| is_logical(&binary.op)).unwrap_or(range);
+        let is_free = !has_let(&binary.left) && !has_let(&binary.right);
+        if is_free {
+            let place = if is_assignment {
+                Place::Assignment(range.clone())
+            } else {
+                Place::Expression(range.clone())
+            };
             self.operators.push((operator, place));
         }
-        visit::visit_expr_binary(self, binary);
+        for operand in [&binary.left, &binary.right] {
+            self.chain = (is_free && is_logical(&binary.op)).then(|| range.clone());
+            if !matches!(&**operand, syn::Expr::Binary(inner) if is_logical(&inner.op)) {
+                self.chain = None;
+            }
+            self.visit_expr(operand);
+        }
     }
 
     fn visit_expr_unary(&mut self, unary: &'ast syn::ExprUnary) {
@@ -454,6 +473,17 @@ fn decide(a: i32, b: &mut i32) -> bool { if m(1) { return { true }; }
         let Inserted { text, forbidden, .. } = insert(source, &numbered).unwrap();
         assert_eq!(forbidden, [1]);
         assert!(plain(&text).contains("c && (if m(2) { b != 1 } else { b == 1 }) {}"), "{text}");
+    }
+
+    #[test]
+    fn a_mutant_of_a_chain_has_the_precedence_of_its_operators() {
+        let source = "fn f() {\n    a && b && c || (d && e)\n}\n";
+        let mutants =
+            [mutant(Genre::BinaryOperator, 2, 7..9, "||"), mutant(Genre::BinaryOperator, 2, 23..25, "||")];
+        let numbered: Vec<Numbered<'_>> = (1..).zip(&mutants).collect();
+        let Inserted { text, .. } = insert(source, &numbered).unwrap();
+        let expected = "(if m(1) { a || b && c || (d && e) } else { a && b && c || ((if m(2) { d || e } else { d && e })) })";
+        assert!(plain(&text).contains(expected), "{}", plain(&text));
     }
 
     #[test]
