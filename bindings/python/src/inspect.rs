@@ -192,7 +192,9 @@ fn add_missing(
     explanation: &mut Explanation,
 ) -> PyResult<()> {
     let Some(device) = explanation.device.as_ref().filter(|_| !backends.is_empty()) else { return Ok(()) };
-    let simulated = simulate::engine_on(py, engine, simulate::device(&device.place)?, backends)?;
+    // No backend describes kernels for a device that is not probed.
+    let Ok(device) = simulate::device(&device.place) else { return Ok(()) };
+    let simulated = simulate::engine_on(py, engine, device, backends)?;
     let other = py.detach(|| simulated.explain(info, context));
     let has = |reasons: &[lz_engine::explain::ReasonLine], code: ReasonCode| {
         reasons.iter().any(|reason| reason.code == code.as_str())

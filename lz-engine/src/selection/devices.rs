@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use lz_core::context::{Context, FieldKind, Store};
-use lz_core::device::{DeviceSpec, GenerationTable, Platform};
+use lz_core::device::{DeviceDetail, DeviceSpec, GenerationTable, MetalSpec, Platform, Vendor, XpuSpec};
 use lz_core::operation::OperationInfo;
 use lz_device::{Discovery, detect_cpu, discover_by};
 
@@ -27,7 +27,7 @@ impl Devices {
         if bits & PLATFORM_BITS == Platform::Cpu as u64 {
             return Some(host());
         }
-        with_bits(&detected().devices, bits)
+        with_bits(&detected().devices, bits).or_else(|| unprobed(bits))
     }
 
     /// `wanted` if a device has that hardware signature, otherwise the signatures of all devices.
@@ -49,9 +49,14 @@ impl Devices {
 /// The bits of a context field that hold the platform of a device; its index follows.
 const PLATFORM_BITS: u64 = 0b111;
 
+/// The platform and the index of a device.
+fn split_bits(bits: u64) -> (u64, u32) {
+    (bits & PLATFORM_BITS, (bits >> 3) as u32)
+}
+
 /// The device that the bits of a context field name.
 fn with_bits(devices: &[DeviceSpec], bits: u64) -> Option<&DeviceSpec> {
-    let (platform, index) = (bits & PLATFORM_BITS, (bits >> 3) as u32);
+    let (platform, index) = split_bits(bits);
     devices.iter().find(|device| device.platform() as u64 == platform && device.index == index)
 }
 
@@ -61,6 +66,48 @@ fn one_of(host: String, devices: &[DeviceSpec], wanted: &str) -> String {
     all.extend(devices.iter().map(DeviceSpec::hardware_signature));
     all.dedup();
     if all.iter().any(|one| one == wanted) { wanted.to_owned() } else { all.join(" and ") }
+}
+
+/// Maximum number of devices of a platform that is not probed.
+const UNPROBED_DEVICES: usize = 64;
+
+/// A GPU of a platform that detection does not probe: a tensor in its memory proves that it exists, and nothing else is known of it.
+fn unprobed(bits: u64) -> Option<&'static DeviceSpec> {
+    static XPU: [OnceLock<DeviceSpec>; UNPROBED_DEVICES] = [const { OnceLock::new() }; UNPROBED_DEVICES];
+    static METAL: [OnceLock<DeviceSpec>; UNPROBED_DEVICES] = [const { OnceLock::new() }; UNPROBED_DEVICES];
+    let (platform, index) = split_bits(bits);
+    let mut known = [(Platform::Xpu, &XPU), (Platform::Metal, &METAL)].into_iter();
+    let (platform, cells) = known.find(|(known, _)| *known as u64 == platform)?;
+    Some(cells.get(usize::try_from(index).ok()?)?.get_or_init(|| unknown_gpu(platform, index)))
+}
+
+fn unknown_gpu(platform: Platform, index: u32) -> DeviceSpec {
+    let unknown = || "unknown".to_owned();
+    let (vendor, detail) = match platform {
+        Platform::Xpu => {
+            let detail = XpuSpec {
+                architecture: unknown(),
+                execution_units: 0,
+                memory_bytes: 0,
+                xmx: false,
+                driver_version: String::new(),
+                runtime_version: String::new(),
+            };
+            (Vendor::Intel, DeviceDetail::Xpu(detail))
+        }
+        _ => {
+            let detail =
+                MetalSpec { gpu_family: unknown(), cores: 0, memory_bytes: 0, os_version: String::new() };
+            (Vendor::Apple, DeviceDetail::Metal(detail))
+        }
+    };
+    DeviceSpec {
+        name: format!("{platform} device {index}, not probed"),
+        vendor,
+        uuid: format!("unprobed-{platform}-{index}"),
+        index,
+        detail,
+    }
 }
 
 pub(crate) fn host() -> &'static DeviceSpec {
@@ -143,5 +190,17 @@ mod tests {
         let like = |wanted: &str| one_of("host".to_owned(), &devices, wanted);
         assert_eq!([like("host"), like(&h100), like(&a100)], ["host".to_owned(), h100.clone(), a100.clone()]);
         assert_eq!(like("another"), format!("host and {h100} and {a100}"));
+    }
+
+    #[test]
+    fn only_platforms_that_are_not_probed_have_devices_by_their_tensors() {
+        let of = |platform, index| unprobed(device_bits(Device { platform, index }));
+        for (platform, index) in [(Platform::Xpu, 0), (Platform::Xpu, 3), (Platform::Metal, 0)] {
+            let device = of(platform, index).unwrap();
+            assert_eq!((device.platform(), device.index), (platform, u32::from(index)));
+            assert!(std::ptr::eq(device, of(platform, index).unwrap()));
+        }
+        assert!(of(Platform::Cuda, 0).is_none() && of(Platform::Rocm, 0).is_none());
+        assert!(of(Platform::Xpu, 64).is_none());
     }
 }

@@ -84,6 +84,7 @@ pub unsafe fn describe(tensor: &DLTensor, view: &mut TensorView<'_>) -> Result<(
         2 | 13 => Platform::Cuda,
         10 => Platform::Rocm,
         8 => Platform::Metal,
+        14 => Platform::Xpu,
         other => return Err(unsupported(&format!("a tensor on DLPack device type {other}"))),
     };
     let index =

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DLDevice {
-    /// 1 is the CPU, 2 CUDA, 3 pinned host memory, 10 ROCm, 13 CUDA managed.
+    /// 1 is the CPU, 2 CUDA, 3 pinned host memory, 8 Metal, 10 ROCm, 13 CUDA managed, 14 oneAPI (Intel GPUs).
     pub device_type: i32,
     /// Device index.
     pub device_id: i32,

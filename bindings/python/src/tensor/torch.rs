@@ -85,12 +85,15 @@ pub fn register(module: &Bound<'_, PyAny>) -> PyResult<()> {
     }
     let tensor = module.getattr("Tensor")?.cast_into::<PyType>()?;
     let flags = Flags::find(module, &tensor)?;
-    let stable = Stable::find(module);
+    let mut stable = Stable::find(module);
     let numbers = stable.as_ref().and_then(|stable| Numbers::find(module, stable));
     let extension = match &numbers {
         Some(numbers) => Extension::find(module, numbers)?,
         None => None,
     };
+    if let (Some(stable), Some(extension)) = (&mut stable, &extension) {
+        stable.convert_by(extension.objects);
+    }
     let reader = numbers.filter(|_| private::allowed()).and_then(|numbers| Reader::find(module, &numbers));
     let torch = Torch { exchange: exchange(&tensor)?, stable, extension, reader, flags };
     // Another thread may have been first; it found the same functions.

@@ -79,10 +79,32 @@ def test_extension_that_others_can_write_is_not_loaded(cache):
 def test_extension_that_describes_tensors_differently_is_not_used(cache, tmp_path):
     folder, file = cache
     wrong = tmp_path / "wrong.cpp"
-    wrong.write_text('extern "C" int layerzero_describe_tensor_1(void*, void*) { return 3; }\n')
-    subprocess.run(["c++", "-shared", "-fPIC", str(wrong), "-o", str(file)], check=True)
-    found, errors = interfaces(folder)
-    assert "extension" not in found and "does not describe tensors as torch does" in errors
+    describe, convert = "int layerzero_describe_tensor_1(void*, void*) { return 3; }", "int layerzero_tensor_from_object_1, layerzero_object_from_tensor_1;"
+    for text, message in ((f"{describe} {convert}", "does not describe tensors as torch does"), (describe, "undefined symbol")):
+        wrong.write_text(f'extern "C" {{ {text} }}\n')
+        subprocess.run(["c++", "-shared", "-fPIC", str(wrong), "-o", str(file)], check=True)
+        found, errors = interfaces(folder)
+        assert "extension" not in found and message in errors, errors
+
+
+def test_extension_converts_tensors_for_a_torch_without_such_functions(built):
+    """A torch before 2.14; the object of a handle is the object itself."""
+    program = """
+import ctypes, sys
+import torch
+from layerzero import _torch_extension
+
+library = ctypes.PyDLL(str(_torch_extension.find(torch)))
+take, give = library.layerzero_tensor_from_object_1, library.layerzero_object_from_tensor_1
+handle, found = ctypes.c_void_p(), ctypes.c_void_p()
+for tensor in (torch.arange(6.0).reshape(2, 3), torch.nn.Parameter(torch.zeros(2))):
+    before = sys.getrefcount(tensor)
+    assert take(ctypes.py_object(tensor), ctypes.byref(handle)) == 0
+    assert give(handle, None, ctypes.byref(found)) == 0
+    assert found.value == id(tensor) and sys.getrefcount(tensor) == before + 1
+"""
+    done = run(built, "-c", program)
+    assert done.returncode == 0, done.stderr
 
 
 def test_file_that_is_no_library_is_not_used(cache):

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parents[1] / "cuda"))
 from reference_cases import FLOATS, wide  # noqa: E402
 from reference_checks import differences, flat, same_bits  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import layerzero as lz  # noqa: E402
 from layerzero import _native, backends  # noqa: E402
@@ -113,6 +114,35 @@ def test_torch_reference_works_with_deterministic_algorithms():
             made(operation, f"composed_on_host.{operation}", wide(operation, "f32", 1))
     finally:
         torch.use_deterministic_algorithms(before)
+
+
+class _SeesF64(TorchDispatchMode):
+    """Whether a function of torch makes a tensor of f64."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = False
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        several = result if isinstance(result, tuple | list) else [result]
+        self.found |= any(isinstance(one, torch.Tensor) and one.dtype == torch.float64 for one in several)
+        return result
+
+
+def test_apple_gpus_get_the_compositions_without_f64():
+    """Metal has no f64."""
+    uses = set()
+    for operation in OPERATIONS:
+        for seed in range(ROUNDS):
+            call = wide(operation, FLOATS[seed % 3], seed)
+            call = {name: value for name, value in call.items() if name not in backends._SCORE_MOD}
+            with _SeesF64() as mode:
+                made(operation, f"composed_on_host.{operation}", call)
+            if mode.found:
+                uses.add(operation)
+                break
+    assert uses == backends._NEEDS_F64
 
 
 def test_score_expressions_are_texts_or_bytes():

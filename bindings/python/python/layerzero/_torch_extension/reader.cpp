@@ -1,4 +1,4 @@
-// Describes torch tensors through torch's C++ API. Compiled against the headers of the installed torch by
+// Describes torch tensors, and converts them from and to handles, through torch's C++ API. Compiled against the headers of the installed torch by
 // `lz torch-extension build`; no layout is assumed, because torch's own inline functions are compiled in.
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/inductor/aoti_torch/utils.h>
 
 namespace {
 
@@ -58,5 +59,30 @@ extern "C" __attribute__((visibility("default"))) std::int32_t layerzero_describ
   } catch (...) {
     // Tensors without memory or without sizes raise; the DLPack exchange API reports what is wrong with them.
     return UNUSUAL;
+  }
+}
+
+// A handle of torch's C ABI that shares the tensor of an object, as torch's own function from 2.14 on. Zero is success.
+extern "C" __attribute__((visibility("default"))) std::int32_t layerzero_tensor_from_object_1(
+    PyObject* object,
+    AtenTensorHandle* handle) noexcept {
+  try {
+    *handle = torch::aot_inductor::new_tensor_handle(at::Tensor(THPVariable_Unpack(object)));
+    return 0;
+  } catch (...) {
+    return 1;
+  }
+}
+
+// A Python object that shares the tensor of a handle. The second argument is a type in torch's function of the same signature; it is null.
+extern "C" __attribute__((visibility("default"))) std::int32_t layerzero_object_from_tensor_1(
+    AtenTensorHandle handle,
+    void*,
+    PyObject** object) noexcept {
+  try {
+    *object = THPVariable_Wrap(*torch::aot_inductor::tensor_handle_to_tensor_pointer(handle));
+    return *object == nullptr;
+  } catch (...) {
+    return 1;
   }
 }

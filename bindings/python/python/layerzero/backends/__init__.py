@@ -48,6 +48,9 @@ class Backend(NamedTuple):
     check: str = ""
     # Its kernels are the reference kernels of their platform: those that `disabled` and degraded health select.
     reference: bool = False
+    # Platforms besides those of the descriptors on which the same functions run, because they only call torch. Registered
+    # where torch has such a device.
+    portable: tuple[str, ...] = ()
 
 
 # xFormers ignores that its extension was built for another torch, and fails only when it is called.
@@ -55,7 +58,7 @@ _XFORMERS = "import xformers._cpp_lib as lib; error = lib._cpp_library_load_exce
 
 BACKENDS: tuple[Backend, ...] = (
     Backend("torch", "torch", "torch", (2, 5), (3,), ("torch.cpu.json", "torch.cuda.json"), ("cpu",), waits=True),
-    Backend("torch_reference", "torch", "torch", (2, 5), (3,), ("torch_reference.cuda.json",), waits=True, reference=True),
+    Backend("torch_reference", "torch", "torch", (2, 5), (3,), ("torch_reference.cuda.json",), waits=True, reference=True, portable=("rocm", "xpu", "metal")),
     Backend("tokenizers", "tokenizers", "tokenizers", (0, 20), (1,), ("tokenizers.json",), ("cpu",)),
     Backend("tiktoken", "tiktoken", "tiktoken", (0, 7), (1,), ("tiktoken.json",), ("cpu",)),
     Backend("sentencepiece", "sentencepiece", "sentencepiece", (0, 2), (1,), ("sentencepiece.json",), ("cpu",)),
@@ -187,6 +190,9 @@ def _load_built_in(backend: Backend, probe_again: bool) -> None:
             compiler = None if backend.compiler is None else _compiler(backend.compiler)
             text = json.dumps(description, indent=1)
             registered += _native.register_descriptor(name, text, functions, compiler, reference=backend.reference)
+            for platform in backend.portable:
+                if _torch_has(platform):
+                    registered += _register_on(platform, name, description, functions, reference=backend.reference)
     except Exception as error:
         _native.unregister_backend(backend.name)
         _disable(backend, version, _first_lines(error), _repair(backend.distribution), "BACKEND_ERROR")
@@ -194,6 +200,54 @@ def _load_built_in(backend: Backend, probe_again: bool) -> None:
     _STATES[backend.name] = State(
         backend.name, "ok", version, None, None, _verified_platforms(backend), tuple(sorted({id for id, _ in registered}))
     )
+
+
+def _torch_has(platform: str) -> bool:
+    """Whether the imported torch has a device of a platform. Starts no driver."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    if platform == "rocm":
+        return getattr(torch.version, "hip", None) is not None
+    module = {"xpu": "torch.xpu", "metal": "torch.backends.mps"}[platform]
+    try:
+        return bool(import_module(module).is_available())
+    except Exception:  # a torch without the module, or whose driver cannot be loaded
+        return False
+
+
+#: Compositions that compute in f64, which Apple GPUs do not have.
+_NEEDS_F64 = frozenset(
+    {
+        "attention.linear.prefill", "dequantize", "mlp.linear.int8", "moe.route", "quantize",
+        "sampling.minp", "sampling.speculative", "sampling.topk", "sampling.topp", "ssm.scan",
+    }
+)  # fmt: skip
+#: Optional inputs for which attention is computed in f64.
+_SCORE_MOD = ("score_mod", "score_params")
+
+
+def _for_platform(platform: str, description: Mapping[str, Any]) -> dict[str, Any]:
+    """The descriptor of the same functions on another platform of torch, under ids with its name."""
+
+    def portable(operation: str, kernel: Mapping[str, Any]) -> dict[str, Any]:
+        kept = {key: value for key, value in kernel.items() if key not in ("min_sm", "max_sm", "is_cuda_graph_safe")}
+        if platform == "metal" and "optional_inputs" in kept:
+            kept["optional_inputs"] = [name for name in kept["optional_inputs"] if name not in _SCORE_MOD]
+        return {**kept, "kernel_id": f"torch.reference.{platform}.{operation}"}
+
+    usable = (operation for operation in description["ops"] if platform != "metal" or operation not in _NEEDS_F64)
+    ops = {operation: [portable(operation, kernel) for kernel in description["ops"][operation]] for operation in usable}
+    return {**description, "platform": platform, "ops": ops}
+
+
+def _register_on(
+    platform: str, path: str, description: Mapping[str, Any], functions: Mapping[str, Callable[..., Any]], *, reference: bool
+) -> list[tuple[str, str]]:
+    """Registers the compositions for another platform of torch."""
+    other = _for_platform(platform, description)
+    by_id = {f"torch.reference.{platform}.{operation}": functions[f"torch.reference.{operation}"] for operation in other["ops"]}
+    return list(_native.register_descriptor(path, json.dumps(other, indent=1), by_id, None, reference=reference))
 
 
 def cuda_of(version: str) -> int | None:

@@ -1,4 +1,4 @@
-//! Reading tensors through a C++ extension that was compiled against the headers of the installed torch
+//! Reading and converting tensors through a C++ extension that was compiled against the headers of the installed torch
 //! (`lz torch-extension build`). torch's C++ API has no stable ABI, so an extension is used only with the
 //! build of torch and the Python ABI that it was compiled for, and only if it describes sample tensors as the
 //! DLPack exchange API does.
@@ -17,9 +17,12 @@ use pyo3::prelude::*;
 
 use super::Outcome;
 use super::numbers::Numbers;
+use super::stable::Objects;
 
-/// The symbol; its number changes with its signature.
-const SYMBOL: &[u8] = b"layerzero_describe_tensor_1";
+/// The symbols; their numbers change with their signatures.
+const DESCRIBE: &[u8] = b"layerzero_describe_tensor_1";
+const FROM_OBJECT: &[u8] = b"layerzero_tensor_from_object_1";
+const TO_OBJECT: &[u8] = b"layerzero_object_from_tensor_1";
 
 /// A tensor as the extension describes it; the same as in `reader.cpp`.
 #[repr(C)]
@@ -38,6 +41,8 @@ type Describe = unsafe extern "C" fn(*mut ffi::PyObject, *mut Description) -> i3
 /// The loaded extension.
 pub struct Extension {
     describe: Describe,
+    /// Conversion between handles and objects.
+    pub objects: Objects,
     numbers: Numbers,
 }
 
@@ -48,8 +53,8 @@ impl Extension {
         let Some(path) = package.call_method1("find", (torch,))?.extract::<Option<PathBuf>>()? else {
             return Ok(None);
         };
-        let checked = load(&path).and_then(|describe| {
-            let extension = Extension { describe, numbers: numbers.clone() };
+        let checked = load(&path).and_then(|(describe, objects)| {
+            let extension = Extension { describe, objects, numbers: numbers.clone() };
             let samples = package.call_method1("samples", (torch,));
             match samples.and_then(|samples| extension.is_correct(torch, &samples)) {
                 Ok(true) => Ok(extension),
@@ -146,14 +151,17 @@ impl Extension {
 }
 
 /// Loads the library, if only this user or root could have written it.
-fn load(path: &Path) -> Result<Describe, String> {
+fn load(path: &Path) -> Result<(Describe, Objects), String> {
     let file = RegularFile::open(path).map_err(|error| error.to_string())?;
     file.check_trust().map_err(|why| why.to_string())?;
     // SAFETY: this user or root compiled it from LayerZero's source; it is never closed.
     unsafe {
         let library = Library::new(path).map_err(|error| error.to_string())?;
-        let describe = *library.get::<Describe>(SYMBOL).map_err(|error| error.to_string())?;
+        let found = (|| {
+            let objects = Objects { to: *library.get(TO_OBJECT)?, from: *library.get(FROM_OBJECT)? };
+            Ok((*library.get(DESCRIBE)?, objects))
+        })();
         std::mem::forget(library);
-        Ok(describe)
+        found.map_err(|error: libloading::Error| error.to_string())
     }
 }

@@ -30,11 +30,13 @@ pub struct Stable {
     objects: Option<Objects>,
 }
 
-/// Conversion between handles and Python objects, from torch 2.14 on.
+/// Conversion between handles and Python objects: torch's own from 2.14 on, else the C++ extension's.
 #[derive(Clone, Copy)]
-struct Objects {
-    to: unsafe extern "C" fn(Handle, *mut c_void, *mut *mut c_void) -> c_int,
-    from: unsafe extern "C" fn(*mut c_void, *mut Handle) -> c_int,
+pub struct Objects {
+    /// From a handle; the second argument is null.
+    pub to: unsafe extern "C" fn(Handle, *mut c_void, *mut *mut c_void) -> c_int,
+    /// To a handle, as a new reference.
+    pub from: unsafe extern "C" fn(*mut c_void, *mut Handle) -> c_int,
 }
 
 /// An owned reference to a tensor.
@@ -104,6 +106,11 @@ impl Stable {
             std::mem::forget(library);
             Some(found)
         }
+    }
+
+    /// Converts objects by these functions if torch has none.
+    pub fn convert_by(&mut self, objects: Objects) {
+        self.objects.get_or_insert(objects);
     }
 
     /// torch's number of a dtype, if it has one.
