@@ -13,8 +13,16 @@ use lz_core::reason::{Reason, ReasonCode};
 
 /// Accuracy ranks of formats; higher is better. The ranks of four-bit formats follow published comparisons; a model's own ranks can
 /// be set in `quant_formats.accuracy_profile`.
-pub const ACCURACY_RANKS: [(&str, i64); 6] =
-    [("int8", 14), ("fp8_e4m3", 14), ("fp8_e5m2", 12), ("nvfp4", 10), ("int4", 8), ("mxfp4", 5)];
+pub const ACCURACY_RANKS: [(&str, i64); 8] = [
+    ("int8", 14),
+    ("uint8", 14),
+    ("fp8_e4m3", 14),
+    ("fp8_e5m2", 12),
+    ("nvfp4", 10),
+    ("int4", 8),
+    ("uint4", 8),
+    ("mxfp4", 5),
+];
 
 /// The rank from which the loss of accuracy is negligible.
 const GOOD_RANK: i64 = 10;

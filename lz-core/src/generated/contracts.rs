@@ -1089,6 +1089,10 @@ pub mod capabilities_v1 {
         Mxfp4,
         #[serde(rename = "nvfp4")]
         Nvfp4,
+        #[serde(rename = "uint8")]
+        Uint8,
+        #[serde(rename = "uint4")]
+        Uint4,
     }
     impl ::std::fmt::Display for QuantFormat {
         fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
@@ -1099,6 +1103,8 @@ pub mod capabilities_v1 {
                 Self::Fp8E5m2 => f.write_str("fp8_e5m2"),
                 Self::Mxfp4 => f.write_str("mxfp4"),
                 Self::Nvfp4 => f.write_str("nvfp4"),
+                Self::Uint8 => f.write_str("uint8"),
+                Self::Uint4 => f.write_str("uint4"),
             }
         }
     }
@@ -1114,6 +1120,8 @@ pub mod capabilities_v1 {
                 "fp8_e5m2" => Ok(Self::Fp8E5m2),
                 "mxfp4" => Ok(Self::Mxfp4),
                 "nvfp4" => Ok(Self::Nvfp4),
+                "uint8" => Ok(Self::Uint8),
+                "uint4" => Ok(Self::Uint4),
                 _ => Err("invalid value".into()),
             }
         }

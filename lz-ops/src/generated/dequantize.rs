@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static DEQUANTIZE: lz::OperationInfo = lz::OperationInfo::new(
     "dequantize",
     1,
-    "58b4ed0dd996d5454e6df811d17092e3f0e635d01067e8070e2f8fe555a4d753",
+    "26d42e0ecfa0710e419bc00273d85fb810b5c743849b50e1790eee4123ad244d",
     "schemas/ops/dequantize.yaml",
     include_str!("../../schemas/ops/dequantize.yaml"),
     &FIELDS,
@@ -14,7 +14,7 @@ pub static DEQUANTIZE: lz::OperationInfo = lz::OperationInfo::new(
 lz::enumeration!(
     "The format of the stored values.";
     DequantizeFormat { Int8 = "int8", Int4 = "int4", Fp8E4m3 = "fp8_e4m3", Fp8E5m2 = "fp8_e5m2",
-        Mxfp4 = "mxfp4", Nvfp4 = "nvfp4" }
+        Mxfp4 = "mxfp4", Nvfp4 = "nvfp4", Uint8 = "uint8", Uint4 = "uint4" }
 );
 
 lz::enumeration!(
@@ -37,15 +37,15 @@ lz::enumeration!(
 /// **Values.** With `q[e]` the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
 ///
 /// ```text
-///     output[e] = (q[e] - z[e]) * s[e]                     int8, int4; the difference is exact, z is 0 if not given
+///     output[e] = (q[e] - z[e]) * s[e]                     int8, int4, uint8, uint4; the difference is exact, z is 0 if not given
 ///     output[e] = q[e] * s[e]                              fp8_e4m3, fp8_e5m2, mxfp4
 ///     output[e] = q[e] * (s[e] / global_scale)             nvfp4; global_scale is 1 if not given
 ///
 /// ```
 /// This is the inverse of `quantize` up to rounding. A NaN value or scale gives NaN.
 ///
-/// **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte per element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
-/// byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
+/// **Storage.** int8, uint8, fp8_e4m3 and fp8_e5m2 take one byte per element. int4 (two's complement), uint4, mxfp4 and nvfp4 (e2m1)
+/// take half a byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
 /// high nibble is 0.
 #[derive(Clone, Copy)]
 pub struct Dequantize<'a> {
@@ -63,7 +63,7 @@ pub struct Dequantize<'a> {
     pub granularity: DequantizeGranularity,
     /// Elements per block, with granularity block. Default: `16 if format == nvfp4 else 32`.
     pub block_size: Option<i64>,
-    /// Last dimension of the output; required if it is odd in a format with half a byte per element. Default: `2 * stored if format in [int4, mxfp4, nvfp4] else stored`.
+    /// Last dimension of the output; required if it is odd in a format with half a byte per element. Default: `2 * stored if format in [int4, uint4, mxfp4, nvfp4] else stored`.
     pub inner: Option<i64>,
     /// The dtype of the output. Default: `f32`.
     pub output_dtype: Option<DequantizeOutputDtype>,
@@ -108,7 +108,9 @@ impl<'a> Dequantize<'a> {
         let view = lz::sound(&self.quantized)?;
         match format {
             DequantizeFormat::Int8 => lz::has_dtype(view, lz::DType::I8)?,
-            DequantizeFormat::Int4 => lz::has_dtype(view, lz::DType::U8)?,
+            DequantizeFormat::Int4
+            | DequantizeFormat::Uint8
+            | DequantizeFormat::Uint4 => lz::has_dtype(view, lz::DType::U8)?,
             DequantizeFormat::Fp8E4m3 => lz::has_dtype(view, lz::DType::F8E4M3)?,
             DequantizeFormat::Fp8E5m2 => lz::has_dtype(view, lz::DType::F8E5M2)?,
             DequantizeFormat::Mxfp4 | DequantizeFormat::Nvfp4 => {
@@ -121,7 +123,9 @@ impl<'a> Dequantize<'a> {
             DequantizeFormat::Int8
             | DequantizeFormat::Int4
             | DequantizeFormat::Fp8E4m3
-            | DequantizeFormat::Fp8E5m2 => lz::has_dtype(view, lz::DType::F32)?,
+            | DequantizeFormat::Fp8E5m2
+            | DequantizeFormat::Uint8
+            | DequantizeFormat::Uint4 => lz::has_dtype(view, lz::DType::F32)?,
             DequantizeFormat::Mxfp4 => lz::has_dtype(view, lz::DType::F8E8M0)?,
             DequantizeFormat::Nvfp4 => lz::has_dtype(view, lz::DType::F8E4M3)?,
         };
@@ -158,8 +162,8 @@ impl<'a> Dequantize<'a> {
         let inner = match self.inner {
             Some(value) => value,
             None => {
-                if (format as u32) == 1u32 || (format as u32) == 4u32
-                    || (format as u32) == 5u32
+                if (format as u32) == 1u32 || (format as u32) == 7u32
+                    || (format as u32) == 4u32 || (format as u32) == 5u32
                 {
                     lz::arith::multiply_int(2i64, axes.stored)?
                 } else {
@@ -204,13 +208,14 @@ impl<'a> Dequantize<'a> {
         )?;
         lz::holds(
             !self.zero_point.is_some() || (format as u32) == 0u32
-                || (format as u32) == 1u32,
+                || (format as u32) == 1u32 || (format as u32) == 6u32
+                || (format as u32) == 7u32,
         )?;
         lz::holds(!self.global_scale.is_some() || (format as u32) == 5u32)?;
         lz::holds(
             axes.stored
-                == (if (format as u32) == 1u32 || (format as u32) == 4u32
-                    || (format as u32) == 5u32
+                == (if (format as u32) == 1u32 || (format as u32) == 7u32
+                    || (format as u32) == 4u32 || (format as u32) == 5u32
                 {
                     lz::arith::add_int(
                         lz::arith::floor_divide_int(inner, 2i64)?,

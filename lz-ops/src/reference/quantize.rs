@@ -20,7 +20,7 @@ pub fn run(call: &QuantizeCall<'_>, mut out: QuantizeOut<'_>) -> Result<(), Kern
         let scales_shape = scales.layout().shape;
         for group in Indices::new(&scales_shape) {
             let largest = largest(call, groups, group);
-            let scale = scale_of(call.format, largest, global_scale);
+            let scale = scale_of(call.format, largest, global_scale)?;
             scales.set(&group, f64::from(scale));
         }
     }
@@ -44,8 +44,12 @@ pub fn run(call: &QuantizeCall<'_>, mut out: QuantizeOut<'_>) -> Result<(), Kern
         let zero_point = call.zero_point.map_or(0, |tensor| tensor.int_at(&group));
         match call.format {
             Format::Int8 => out.quantized.set_int(&element, integer(quotient, zero_point, -128, 127)),
+            Format::Uint8 => out.quantized.set_int(&element, integer(quotient, zero_point, 0, 255)),
             Format::Int4 => {
                 set_nibble(&mut out.quantized, &element, integer(quotient, zero_point, -8, 7) as u8 & 15);
+            }
+            Format::Uint4 => {
+                set_nibble(&mut out.quantized, &element, integer(quotient, zero_point, 0, 15) as u8);
             }
             // Stores to both FP8 formats round to nearest even, saturate and keep NaN.
             Format::Fp8E4m3 | Format::Fp8E5m2 => out.quantized.set(&element, f64::from(quotient)),
@@ -83,17 +87,18 @@ fn largest(call: &QuantizeCall<'_>, groups: Groups, group: Dims) -> f32 {
 }
 
 /// The scale of a group with this absolute maximum.
-fn scale_of(format: Format, largest: f32, global_scale: f32) -> f32 {
+fn scale_of(format: Format, largest: f32, global_scale: f32) -> Result<f32, KernelError> {
     if largest == 0.0 {
-        return 1.0;
+        return Ok(1.0);
     }
     if largest.is_nan() {
-        return f32::NAN;
+        return Ok(f32::NAN);
     }
     let smallest = f32::from_bits(1);
-    match format {
+    Ok(match format {
         Format::Int8 => (largest / 127.0).max(smallest),
         Format::Int4 => (largest / 7.0).max(smallest),
+        Format::Uint8 | Format::Uint4 => return Err(KernelError::failed("unsigned formats require `scale`")),
         Format::Fp8E4m3 => (largest / 448.0).max(smallest),
         Format::Fp8E5m2 => (largest / 57344.0).max(smallest),
         Format::Mxfp4 => {
@@ -106,5 +111,5 @@ fn scale_of(format: Format, largest: f32, global_scale: f32) -> f32 {
             let rounds_to_zero = f64_to_f8_e4m3(f64::from(scale)) & 0x7f == 0;
             if rounds_to_zero { 2f32.powi(-9) } else { scale }
         }
-    }
+    })
 }

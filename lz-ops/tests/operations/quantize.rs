@@ -104,6 +104,44 @@ fn integers_round_half_to_even_and_saturate() {
 }
 
 #[test]
+fn unsigned_integers_saturate_at_zero_and_have_zero_points() {
+    let x = [0.5f32, 1.5, -0.5, -1.0, 254.5, 255.5, 1e30, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    let found = values::<u8>(&quantize_row(&x, QuantizeFormat::Uint8, 1.0, None));
+    assert_eq!(found, [0, 2, 0, 0, 254, 255, 255, 255, 0, 0]);
+    // The first case of ONNX's QuantizeLinear.
+    let x = [0.0f32, 2.0, 3.0, 1000.0, -254.0, -1000.0, f32::NAN];
+    let found = values::<u8>(&quantize_row(&x, QuantizeFormat::Uint8, 2.0, Some(128)));
+    assert_eq!(found, [128, 129, 130, 255, 1, 0, 128]);
+    let found = values::<u8>(&quantize_row(&[1e30, -1e30, 5.0], QuantizeFormat::Uint8, 1.0, Some(i32::MIN)));
+    assert_eq!(found, [255, 0, 0]);
+    // Codes 8, 9, 15 (saturated), 0 (saturated), 7.
+    let x = [0.0f32, 2.0, 100.0, -100.0, -2.0];
+    let found = values::<u8>(&quantize_row(&x, QuantizeFormat::Uint4, 2.0, Some(8)));
+    assert_eq!(found, [0x98, 0x0f, 0x07], "the last high nibble is 0");
+}
+
+#[test]
+fn every_unsigned_code_round_trips() {
+    let bytes: Vec<u8> = (0..=255).collect();
+    let decoded = dequantize_row(view(&bytes, &[1, 256]), DequantizeFormat::Uint8);
+    assert!(decoded.iter().zip(&bytes).all(|(&value, &code)| value == f32::from(code)));
+    assert_eq!(values::<u8>(&quantize_row(&decoded, QuantizeFormat::Uint8, 1.0, None)), bytes);
+    let decoded = dequantize_row(view(&bytes, &[1, 256]), DequantizeFormat::Uint4);
+    assert_eq!(decoded[2 * 0x8f..2 * 0x8f + 2], [15.0, 8.0], "the low nibble is the first element");
+    assert_eq!(values::<u8>(&quantize_row(&decoded, QuantizeFormat::Uint4, 1.0, None)), bytes);
+}
+
+#[test]
+fn unsigned_formats_require_scales() {
+    let x = [1.0f32, -1.0];
+    for format in [QuantizeFormat::Uint8, QuantizeFormat::Uint4] {
+        let args = Quantize::new(view(&x, &[1, 2]), format, QuantizeGranularity::Tensor);
+        let error = quantize(&crate::reference_engine(), args).unwrap_err();
+        assert!(error.has(ReasonCode::QuantScaleMissing), "{error}");
+    }
+}
+
+#[test]
 fn quotient_is_rounded_to_f32_first() {
     // 0.1 / 0.04 is 2.5 in f32 and just above it in exact arithmetic on these f32 values.
     let (x, scale) = (0.1f32, 0.04f32);

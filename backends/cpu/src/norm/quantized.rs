@@ -10,7 +10,9 @@ use lz_ops::QuantizeFormat as Format;
 use super::rms::normalize;
 use super::rms_add::add;
 use crate::memory::FirstError;
-use crate::quant::{Code, EncodeRow, Encoder, Integer, Rule, ScaleLayout, ScaleSource, Scales, ScalesMut};
+use crate::quant::{
+    Code, EncodeRow, Encoder, Rule, ScaleLayout, ScaleSource, Scales, ScalesMut, Signed, Unsigned,
+};
 use crate::rows::{AnyRow, AnyRowsMut, Rows, RowsMut, Shape, for_each_range, read_scalar, with_row};
 use crate::simd::{E2M1, E4M3, E5M2, Float, FloatKind, Simd, with_float};
 
@@ -74,14 +76,7 @@ impl<S: Simd, T: Float> Job<'_, S, T> {
         scale_out: Option<&mut TensorMut<'_>>,
     ) -> Result<(), KernelError> {
         let global = quantization.global_scale.as_ref().map(read_scalar::<f32>).transpose()?.unwrap_or(1.0);
-        let rule = match quantization.format {
-            Format::Int8 => Rule::Quotient(127.0),
-            Format::Int4 => Rule::Quotient(7.0),
-            Format::Fp8E4m3 => Rule::Quotient(448.0),
-            Format::Fp8E5m2 => Rule::Quotient(57344.0),
-            Format::Mxfp4 => Rule::PowerOfTwo,
-            Format::Nvfp4 => Rule::Nvfp4 { global },
-        };
+        let rule = Rule::of(quantization.format, global);
         let width = self.x.width();
         let (scale_layout, shape, block) = match quantization.scaling {
             Scaling::Tensor => (ScaleLayout::Tensor, Shape::Elements, width),
@@ -112,8 +107,10 @@ impl<S: Simd, T: Float> Job<'_, S, T> {
         };
         let codes = AnyRowsMut::new(codes, Shape::Last)?;
         match quantization.format {
-            Format::Int8 => self.rows::<Integer<8>>(&encoder, &source, &codes),
-            Format::Int4 => self.rows::<Integer<4>>(&encoder, &source, &codes),
+            Format::Int8 => self.rows::<Signed<8>>(&encoder, &source, &codes),
+            Format::Int4 => self.rows::<Signed<4>>(&encoder, &source, &codes),
+            Format::Uint8 => self.rows::<Unsigned<8>>(&encoder, &source, &codes),
+            Format::Uint4 => self.rows::<Unsigned<4>>(&encoder, &source, &codes),
             Format::Fp8E4m3 => self.rows::<E4M3>(&encoder, &source, &codes),
             Format::Fp8E5m2 => self.rows::<E5M2>(&encoder, &source, &codes),
             Format::Mxfp4 | Format::Nvfp4 => self.rows::<E2M1>(&encoder, &source, &codes),

@@ -1,8 +1,7 @@
 //! Quantized formats: encoding of lanes to stored codes, and decoding.
 
 use crate::simd::{
-    E2M1, E4M3, E5M2, Simd, SmallFloat, Span, decode, encode, load_bytes, load_nibbles, store_bytes,
-    store_nibbles,
+    E2M1, E4M3, E5M2, Simd, Span, decode, encode, load_bytes, load_nibbles, store_bytes, store_nibbles,
 };
 
 /// Larger zero points take the scalar path, because sums may overflow i32 lanes.
@@ -10,13 +9,27 @@ pub(super) const LARGE_ZERO_POINT: i32 = 1 << 24;
 
 /// A stored format.
 pub(crate) trait Code: Copy + Send + Sync + 'static {
-    /// Elements per byte.
-    const PER_BYTE: usize;
+    /// Bits per element.
+    const BITS: u32;
+    /// The smallest and the largest code of an integer format; (0, 0) for floats, which have no scalar path.
+    const RANGE: (i32, i32);
+
+    /// Offset in bytes of an element that starts at a byte.
+    #[inline(always)]
+    fn offset(element: usize) -> usize {
+        element * Self::BITS as usize / 8
+    }
+
+    /// Whether an element starts at a byte.
+    #[inline(always)]
+    fn is_at_byte(element: usize) -> bool {
+        (element * Self::BITS as usize).is_multiple_of(8)
+    }
 
     /// Rounds quotients and stores them, for a zero point with an absolute value below [`LARGE_ZERO_POINT`].
     ///
     /// # Safety
-    /// The elements of the span are writable from `row`; with two per byte the span starts at an even index.
+    /// The elements of the span are writable from `row`; and the first element of the span starts at a byte.
     unsafe fn store<S: Simd>(simd: S, row: *mut u8, span: impl Span, quotient: S::F32, zero_point: S::I32);
 
     /// Loads values minus a zero point with an absolute value below [`LARGE_ZERO_POINT`].
@@ -26,12 +39,20 @@ pub(crate) trait Code: Copy + Send + Sync + 'static {
     unsafe fn load<S: Simd>(simd: S, row: *const u8, span: impl Span, zero_point: S::I32) -> S::F32;
 }
 
-/// Two's complement with `BITS` bits, 4 or 8.
+/// Integers with `BITS` bits, 4 or 8: two's complement if `SIGNED`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Integer<const BITS: u32>;
+pub(crate) struct Integer<const BITS: u32, const SIGNED: bool>;
 
-impl<const BITS: u32> Code for Integer<BITS> {
-    const PER_BYTE: usize = 8 / BITS as usize;
+/// Two's complement with `BITS` bits.
+pub(crate) type Signed<const BITS: u32> = Integer<BITS, true>;
+
+/// Unsigned integers with `BITS` bits.
+pub(crate) type Unsigned<const BITS: u32> = Integer<BITS, false>;
+
+impl<const BITS: u32, const SIGNED: bool> Code for Integer<BITS, SIGNED> {
+    const BITS: u32 = BITS;
+    const RANGE: (i32, i32) =
+        if SIGNED { (-(1 << (BITS - 1)), (1 << (BITS - 1)) - 1) } else { (0, (1 << BITS) - 1) };
 
     #[inline(always)]
     unsafe fn store<S: Simd>(s: S, row: *mut u8, span: impl Span, quotient: S::F32, zero_point: S::I32) {
@@ -41,7 +62,7 @@ impl<const BITS: u32> Code for Integer<BITS> {
         let bound = 4.0 * LARGE_ZERO_POINT as f32;
         let whole = s.to_i32(s.max(s.min(number, s.splat(bound)), s.splat(-bound)));
         let sum = s.add_i32(whole, zero_point);
-        let (lowest, highest) = (-(1 << (BITS - 1)), (1 << (BITS - 1)) - 1);
+        let (lowest, highest) = Self::RANGE;
         let code = s.max_i32(s.min_i32(sum, s.splat_i32(highest)), s.splat_i32(lowest));
         // SAFETY: the caller guarantees the elements.
         unsafe { store_codes::<S, BITS>(s, row, span, code) }
@@ -51,15 +72,16 @@ impl<const BITS: u32> Code for Integer<BITS> {
     unsafe fn load<S: Simd>(s: S, row: *const u8, span: impl Span, zero_point: S::I32) -> S::F32 {
         // SAFETY: the caller guarantees the elements.
         let code = unsafe { load_codes::<S, BITS>(s, row, span) };
-        let signed = s.shr_i32(s.shl_i32(code, 32 - BITS), 32 - BITS);
-        s.to_f32(s.sub_i32(signed, zero_point))
+        let code = if SIGNED { s.shr_i32(s.shl_i32(code, 32 - BITS), 32 - BITS) } else { code };
+        s.to_f32(s.sub_i32(code, zero_point))
     }
 }
 
 macro_rules! small_floats {
     ($($format:ty: $bits:literal),*) => {
         $(impl Code for $format {
-            const PER_BYTE: usize = 8 / (<$format as SmallFloat>::BITS as usize + 1);
+            const BITS: u32 = $bits;
+            const RANGE: (i32, i32) = (0, 0);
 
             #[inline(always)]
             unsafe fn store<S: Simd>(s: S, row: *mut u8, span: impl Span, quotient: S::F32, _: S::I32) {
@@ -77,6 +99,34 @@ macro_rules! small_floats {
 }
 
 small_floats!(E4M3: 8, E5M2: 8, E2M1: 4);
+
+/// Reads the integer code of one element.
+///
+/// # Safety
+/// The element is readable from `row`.
+#[inline(always)]
+pub(super) unsafe fn read_code<C: Code>(row: *const u8, element: usize) -> i32 {
+    let bit = element * C::BITS as usize;
+    // SAFETY: the caller guarantees the element.
+    let code = i32::from(unsafe { row.add(bit / 8).read() } >> (bit % 8));
+    // The sign bit of the format is the top bit of the lane.
+    let unused = 32 - C::BITS;
+    if C::RANGE.0 < 0 { code << unused >> unused } else { code & C::RANGE.1 }
+}
+
+/// Writes the integer code of one element. The first code of a byte clears the others, so that unused bits of the last byte of a row are 0:
+/// elements must be written in order.
+///
+/// # Safety
+/// The element is writable from `row`.
+#[inline(always)]
+pub(super) unsafe fn write_code<C: Code>(row: *mut u8, element: usize, code: i32) {
+    let bit = element * C::BITS as usize;
+    let code = ((code & ((1 << C::BITS) - 1)) << (bit % 8)) as u8;
+    // SAFETY: the caller guarantees the element.
+    let byte = unsafe { &mut *row.add(bit / 8) };
+    *byte = if bit.is_multiple_of(8) { code } else { *byte | code };
+}
 
 /// # Safety
 /// As [`Code::store`].

@@ -8,7 +8,7 @@ use lz_ops::{
     DequantizeOut,
 };
 
-use super::codes::{Code, Integer, LARGE_ZERO_POINT};
+use super::codes::{Code, LARGE_ZERO_POINT, Signed, Unsigned, read_code};
 use super::scales::{Rule, Scales};
 use crate::isa::require;
 use crate::rows::{
@@ -25,7 +25,7 @@ pub(crate) struct DequantizeRows<S>(pub PhantomData<S>);
     operation = "dequantize",
     backend = "cpu",
     priority = 60,
-    quant_formats("int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"),
+    quant_formats("int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4"),
     strides = last_dense,
     deterministic,
     tp_invariant = true,
@@ -42,8 +42,10 @@ impl<S: Simd> DequantizeKernel for DequantizeRows<S> {
         let global = call.global_scale.as_ref().map(read_scalar::<f32>).transpose()?.unwrap_or(1.0);
         let plain = Rule::Quotient(1.0);
         match call.format {
-            Format::Int8 => dequantize::<S, Integer<8>>(simd, call, &mut out, plain),
-            Format::Int4 => dequantize::<S, Integer<4>>(simd, call, &mut out, plain),
+            Format::Int8 => dequantize::<S, Signed<8>>(simd, call, &mut out, plain),
+            Format::Int4 => dequantize::<S, Signed<4>>(simd, call, &mut out, plain),
+            Format::Uint8 => dequantize::<S, Unsigned<8>>(simd, call, &mut out, plain),
+            Format::Uint4 => dequantize::<S, Unsigned<4>>(simd, call, &mut out, plain),
             Format::Fp8E4m3 => dequantize::<S, E4M3>(simd, call, &mut out, plain),
             Format::Fp8E5m2 => dequantize::<S, E5M2>(simd, call, &mut out, plain),
             Format::Mxfp4 => dequantize::<S, E2M1>(simd, call, &mut out, plain),
@@ -86,15 +88,14 @@ fn dequantize<S: Simd, C: Code>(
                     };
                     let factor = rule.factor(scales.get(group, index));
                     let zero_point = zero_points.map_or(0, |rows| rows.row(group)[index]);
-                    let far =
-                        zero_point.unsigned_abs() >= LARGE_ZERO_POINT as u32 || start % C::PER_BYTE != 0;
+                    let far = zero_point.unsigned_abs() >= LARGE_ZERO_POINT as u32 || !C::is_at_byte(start);
                     // SAFETY: the stored row has the codes of `inner` elements (validated); ranges are
                     // disjoint, so no other task writes this row.
                     unsafe {
                         if far {
-                            dequantize_scalar(codes, start..end, kind, to, C::PER_BYTE, factor, zero_point);
+                            dequantize_scalar::<C>(codes, start..end, kind, to, factor, zero_point);
                         } else {
-                            let (codes, to) = (codes.add(start / C::PER_BYTE), to.add(start * kind.size()));
+                            let (codes, to) = (codes.add(C::offset(start)), to.add(start * kind.size()));
                             dequantize_block::<S, C>(
                                 simd,
                                 codes,
@@ -145,24 +146,18 @@ unsafe fn dequantize_block<S: Simd, C: Code>(
 /// The range is inside the rows `codes` and `to`.
 #[cold]
 #[inline(never)]
-unsafe fn dequantize_scalar(
+unsafe fn dequantize_scalar<C: Code>(
     codes: *const u8,
     range: std::ops::Range<usize>,
     kind: FloatKind,
     to: *mut u8,
-    per_byte: usize,
     factor: f32,
     zero_point: i32,
 ) {
     for element in range {
         // SAFETY: the caller guarantees the codes.
-        let byte = unsafe { codes.add(element / per_byte).read() };
-        let signed = match (per_byte, element % 2) {
-            (1, _) => byte as i8,
-            (_, 0) => (byte << 4) as i8 >> 4,
-            _ => byte as i8 >> 4,
-        };
+        let code = unsafe { read_code::<C>(codes, element) };
         // SAFETY: the caller guarantees the element.
-        unsafe { kind.set(to, element, (i64::from(signed) - i64::from(zero_point)) as f32 * factor) };
+        unsafe { kind.set(to, element, (i64::from(code) - i64::from(zero_point)) as f32 * factor) };
     }
 }

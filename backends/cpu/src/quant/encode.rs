@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::codes::{Code, LARGE_ZERO_POINT};
+use super::codes::{Code, LARGE_ZERO_POINT, write_code};
 use super::scales::{Rule, SCALE_LANES, Scales, ScalesMut};
 use crate::rows::Rows;
 use crate::simd::{FloatKind, Simd, Work, vectors};
@@ -135,16 +135,16 @@ unsafe fn encode_row<S: Simd, C: Code>(work: &EncodeRow<'_, '_, '_, S, C>) {
         for block in 0..count {
             let range = range_of(first + block);
             let (divisor, zero_point) = (encoder.rule.factor(scales[block]), zero_points[block]);
-            let inside_a_byte = encoder.blocks > 1 && !encoder.block.is_multiple_of(C::PER_BYTE);
+            let inside_a_byte = encoder.blocks > 1 && !C::is_at_byte(encoder.block);
             if inside_a_byte || zero_point.unsigned_abs() >= LARGE_ZERO_POINT as u32 {
                 // SAFETY: the block is inside the row, and the caller guarantees the codes.
-                unsafe { quantize_scalar(kind, x, range, to, C::PER_BYTE, divisor, zero_point) };
+                unsafe { quantize_scalar::<C>(kind, x, range, to, divisor, zero_point) };
                 continue;
             }
             let (divisor, zero_point) = (s.splat(divisor), s.splat_i32(zero_point));
             // SAFETY: the block is inside the row, and its codes are inside the stored row (validated).
             unsafe {
-                let (from, to) = (x.add(range.start * kind.size()), to.add(range.start / C::PER_BYTE));
+                let (from, to) = (x.add(range.start * kind.size()), to.add(C::offset(range.start)));
                 vectors!(S, range.len(), |span| {
                     C::store(s, to, span, s.div(kind.load(s, from, span), divisor), zero_point);
                 });
@@ -160,29 +160,22 @@ unsafe fn encode_row<S: Simd, C: Code>(work: &EncodeRow<'_, '_, '_, S, C>) {
 /// The range is inside the row `x`, and `to` has space for the row's codes.
 #[cold]
 #[inline(never)]
-unsafe fn quantize_scalar(
+unsafe fn quantize_scalar<C: Code>(
     kind: FloatKind,
     x: *const u8,
     range: std::ops::Range<usize>,
     to: *mut u8,
-    per_byte: usize,
     divisor: f32,
     zero_point: i32,
 ) {
-    let (lowest, highest) = if per_byte == 1 { (-128, 127) } else { (-8, 7) };
+    let (lowest, highest) = C::RANGE;
     for index in range {
         // SAFETY: the caller guarantees the element.
         let quotient = unsafe { kind.get(x, index) } / divisor;
         // The cast saturates and turns NaN to 0; the clamp keeps the sum exact.
         let whole = (quotient.round_ties_even() as i64).clamp(-(1 << 62), 1 << 62);
-        let code = (whole + i64::from(zero_point)).clamp(lowest, highest) as u8;
+        let code = (whole + i64::from(zero_point)).clamp(lowest.into(), highest.into()) as i32;
         // SAFETY: the caller guarantees the codes.
-        let byte = unsafe { &mut *to.add(index / per_byte) };
-        match (per_byte, index % 2) {
-            (1, _) => *byte = code,
-            // Writing the low nibble clears the high one, so that an odd last element has 0 above it.
-            (_, 0) => *byte = code & 15,
-            _ => *byte |= code << 4,
-        }
+        unsafe { write_code::<C>(to, index, code) };
     }
 }

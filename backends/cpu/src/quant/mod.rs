@@ -6,7 +6,7 @@ mod encode;
 mod quantize;
 pub mod scales;
 
-pub(crate) use codes::{Code, Integer};
+pub(crate) use codes::{Code, Signed, Unsigned};
 pub(crate) use dequantize::DequantizeRows;
 pub(crate) use encode::{EncodeRow, Encoder, ScaleLayout, ScaleSource};
 pub(crate) use quantize::QuantizeRows;

@@ -9,7 +9,7 @@ use lz_ops::{
     QuantizeCall, QuantizeFormat as Format, QuantizeGranularity as Granularity, QuantizeKernel, QuantizeOut,
 };
 
-use super::codes::{Code, Integer};
+use super::codes::{Code, Signed, Unsigned};
 use super::encode::{EncodeRow, Encoder, ScaleLayout, ScaleSource, largest_bits};
 use super::scales::{Rule, SCALE_LANES, Scales, ScalesMut};
 use crate::isa::require;
@@ -26,7 +26,7 @@ pub(crate) struct QuantizeRows<S>(pub PhantomData<S>);
     backend = "cpu",
     priority = 60,
     dtypes(T = [f32, f16, bf16]),
-    quant_formats("int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"),
+    quant_formats("int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4"),
     strides = last_dense,
     workspace = "0 if granularity == block or given(scale) or (granularity != tensor and outer == 1) else (4 if granularity == tensor else 4 * channels)",
     deterministic,
@@ -41,13 +41,15 @@ impl<S: Simd> QuantizeKernel for QuantizeRows<S> {
     ) -> Result<(), KernelError> {
         let simd = require::<S>()?;
         let global = call.global_scale.as_ref().map(read_scalar::<f32>).transpose()?.unwrap_or(1.0);
+        let rule = Rule::of(call.format, global);
         match call.format {
-            Format::Int8 => quantize::<S, Integer<8>>(simd, call, &mut out, run, Rule::Quotient(127.0)),
-            Format::Int4 => quantize::<S, Integer<4>>(simd, call, &mut out, run, Rule::Quotient(7.0)),
-            Format::Fp8E4m3 => quantize::<S, E4M3>(simd, call, &mut out, run, Rule::Quotient(448.0)),
-            Format::Fp8E5m2 => quantize::<S, E5M2>(simd, call, &mut out, run, Rule::Quotient(57344.0)),
-            Format::Mxfp4 => quantize::<S, E2M1>(simd, call, &mut out, run, Rule::PowerOfTwo),
-            Format::Nvfp4 => quantize::<S, E2M1>(simd, call, &mut out, run, Rule::Nvfp4 { global }),
+            Format::Int8 => quantize::<S, Signed<8>>(simd, call, &mut out, run, rule),
+            Format::Int4 => quantize::<S, Signed<4>>(simd, call, &mut out, run, rule),
+            Format::Uint8 => quantize::<S, Unsigned<8>>(simd, call, &mut out, run, rule),
+            Format::Uint4 => quantize::<S, Unsigned<4>>(simd, call, &mut out, run, rule),
+            Format::Fp8E4m3 => quantize::<S, E4M3>(simd, call, &mut out, run, rule),
+            Format::Fp8E5m2 => quantize::<S, E5M2>(simd, call, &mut out, run, rule),
+            Format::Mxfp4 | Format::Nvfp4 => quantize::<S, E2M1>(simd, call, &mut out, run, rule),
         }
     }
 }
@@ -76,7 +78,7 @@ fn quantize<S: Simd, C: Code>(
         zero_points: call.zero_point.as_ref().map(|view| Rows::shaped(view, shape)).transpose()?,
     };
     let to = AnyRowsMut::new(&mut out.quantized, Shape::Last)?;
-    let bytes = inner * kind.size() + inner / C::PER_BYTE;
+    let bytes = inner * kind.size() + C::offset(inner);
     let source = match (&call.scale, &mut out.scale_out) {
         (Some(provided), _) => ScaleSource::Given(Scales::new(provided, shape)?),
         (None, None) => {

@@ -2,6 +2,7 @@
 
 use lz_core::element::{F8E4M3, F8E8M0};
 use lz_core::{DType, KernelError, TensorMut, TensorView};
+use lz_ops::QuantizeFormat;
 
 use crate::rows::{Rows, RowsMut, Shape};
 use crate::simd::{E4M3, Simd, decode, encode, not_a_float};
@@ -24,6 +25,19 @@ pub(crate) enum Rule {
 }
 
 impl Rule {
+    /// The rule of a format. Unsigned formats have none (their scales are given), so that their rule is never applied.
+    pub(crate) fn of(format: QuantizeFormat, global: f32) -> Rule {
+        match format {
+            QuantizeFormat::Int8 => Rule::Quotient(127.0),
+            QuantizeFormat::Int4 => Rule::Quotient(7.0),
+            QuantizeFormat::Fp8E4m3 => Rule::Quotient(448.0),
+            QuantizeFormat::Fp8E5m2 => Rule::Quotient(57344.0),
+            QuantizeFormat::Mxfp4 => Rule::PowerOfTwo,
+            QuantizeFormat::Nvfp4 => Rule::Nvfp4 { global },
+            QuantizeFormat::Uint8 | QuantizeFormat::Uint4 => Rule::Quotient(f32::NAN),
+        }
+    }
+
     /// The divisor (or multiplier) of elements for a stored scale.
     #[inline(always)]
     pub(super) fn factor(self, scale: f32) -> f32 {

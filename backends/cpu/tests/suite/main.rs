@@ -1,6 +1,7 @@
 //! Tests of the CPU kernels beyond conformance with the references.
 
 mod attention;
+mod codes;
 mod extreme_values;
 mod internals;
 mod mlp;

@@ -282,7 +282,7 @@ def sample_topp(
     )
 
 
-_Format = Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"]
+_Format = Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4"]
 _Granularity = Literal["tensor", "channel", "head", "block"]
 
 
@@ -299,6 +299,7 @@ def quantize(
 ) -> Any:
     """Quantizes a tensor; without `scale`, the scales are computed and returned as a second result.
 
+    The unsigned formats require `scale`, usually with `zero_point`, because computed scales are symmetric.
     The 4-bit floating-point formats are always per block; the others are per tensor unless `granularity` is given.
     """
     by_block = format in ("mxfp4", "nvfp4")

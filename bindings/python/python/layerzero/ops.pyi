@@ -2836,7 +2836,7 @@ class _DequantizePlan(PlanHandle):
         zero_point: Tensor | None = None,
         global_scale: Tensor | None = None,
         *,
-        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"],
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4"],
         granularity: Literal["tensor", "channel", "head", "block"],
         block_size: int | None = None,
         inner: int | None = None,
@@ -2852,7 +2852,7 @@ class _Dequantize:
         zero_point: Tensor | None = None,
         global_scale: Tensor | None = None,
         *,
-        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"],
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4"],
         granularity: Literal["tensor", "channel", "head", "block"],
         block_size: int | None = None,
         inner: int | None = None,
@@ -2868,25 +2868,25 @@ class _Dequantize:
 
         **Values.** With `q[e]` the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
 
-            output[e] = (q[e] - z[e]) * s[e]                     int8, int4; the difference is exact, z is 0 if not given
+            output[e] = (q[e] - z[e]) * s[e]                     int8, int4, uint8, uint4; the difference is exact, z is 0 if not given
             output[e] = q[e] * s[e]                              fp8_e4m3, fp8_e5m2, mxfp4
             output[e] = q[e] * (s[e] / global_scale)             nvfp4; global_scale is 1 if not given
 
         This is the inverse of `quantize` up to rounding. A NaN value or scale gives NaN.
 
-        **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte per element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
-        byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
+        **Storage.** int8, uint8, fp8_e4m3 and fp8_e5m2 take one byte per element. int4 (two's complement), uint4, mxfp4 and nvfp4 (e2m1)
+        take half a byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
         high nibble is 0.
 
         Args:
-            quantized: `[outer..., channels, stored]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2. The stored values.
-            scale: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn. Scale of each group.
+            quantized: `[outer..., channels, stored]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8. The stored values.
+            scale: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32. Scale of each group.
             zero_point: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int32. Zero point of each group, for integer formats.
             global_scale: `[]` float32. Second scale of nvfp4, by which the scales were multiplied.
             format: The format of the stored values (required).
             granularity: Which elements share a scale (required).
             block_size: Elements per block, with granularity block (default `16 if format == nvfp4 else 32`).
-            inner: Last dimension of the output; required if it is odd in a format with half a byte per element (default `2 * stored if format in [int4, mxfp4, nvfp4] else stored`).
+            inner: Last dimension of the output; required if it is odd in a format with half a byte per element (default `2 * stored if format in [int4, uint4, mxfp4, nvfp4] else stored`).
             output_dtype: The dtype of the output (default `f32`).
 
         Returns:
@@ -2905,7 +2905,7 @@ class _Dequantize:
         zero_point: Tensor | None = None,
         global_scale: Tensor | None = None,
         *,
-        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"],
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4"],
         granularity: Literal["tensor", "channel", "head", "block"],
         block_size: int | None = None,
         inner: int | None = None,
@@ -4479,7 +4479,7 @@ class _QuantizePlan(PlanHandle):
         zero_point: Tensor | None = None,
         global_scale: Tensor | None = None,
         *,
-        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"],
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4"],
         granularity: Literal["tensor", "channel", "head", "block"],
         block_size: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
@@ -4493,7 +4493,7 @@ class _Quantize:
         zero_point: Tensor | None = None,
         global_scale: Tensor | None = None,
         *,
-        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"],
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4"],
         granularity: Literal["tensor", "channel", "head", "block"],
         block_size: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
@@ -4507,9 +4507,10 @@ class _Quantize:
 
         **Values.** x is converted to f32 exactly; each operation below is rounded to f32:
 
-            r[e] = x[e] / s[e]                                       int8, int4, fp8_e4m3, fp8_e5m2, mxfp4
+            r[e] = x[e] / s[e]                                       all formats but nvfp4
             r[e] = x[e] / (s[e] / global_scale)                      nvfp4; global_scale is 1 if not given
-            q[e] = saturate(round_half_even(r[e]) + z[e])            int8 to -128 … 127, int4 to -8 … 7; z is 0 if not given
+            q[e] = saturate(round_half_even(r[e]) + z[e])            int8 to -128 … 127, int4 to -8 … 7, uint8 to 0 … 255,
+                                                                     uint4 to 0 … 15; z is 0 if not given
             q[e] = the nearest value of the format to r[e], ties to the even mantissa, saturated to the largest finite
                    value: 448 (e4m3), 57344 (e5m2), 6 (e2m1)
 
@@ -4523,16 +4524,17 @@ class _Quantize:
             mxfp4: 2^(⌊log2 A⌋ - 2), the exponent clamped to -127 … 127             (the floor rule of OCP)
             nvfp4: A / 6 * global_scale, rounded to the nearest e4m3, ties to even, saturated to 448
 
-        A = 0 (and an empty group) gives 1. A positive A whose scale rounds to 0 gives the smallest positive number of the scale's
+        The unsigned formats require `scale`: the computed scales are symmetric, and without a zero point every negative value would
+        become 0. A = 0 (and an empty group) gives 1. A positive A whose scale rounds to 0 gives the smallest positive number of the scale's
         dtype. A = NaN gives NaN. With nvfp4, global_scale is usually 448 * 6 divided by the largest absolute value of x.
 
-        **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte per element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
-        byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
+        **Storage.** int8, uint8, fp8_e4m3 and fp8_e5m2 take one byte per element. int4 (two's complement), uint4, mxfp4 and nvfp4 (e2m1)
+        take half a byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
         high nibble is 0.
 
         Args:
             x: `[outer..., channels, inner]` `T`. The tensor to quantize.
-            scale: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn. Scale of each group; if absent, scales are computed.
+            scale: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32. Scale of each group; if absent, scales are computed.
             zero_point: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int32. Zero point of each group, for integer formats with given scales.
             global_scale: `[]` float32. Second scale of nvfp4, by which the scales were multiplied.
             format: The format of the result (required).
@@ -4540,8 +4542,8 @@ class _Quantize:
             block_size: Elements per block, with granularity block (default `16 if format == nvfp4 else 32`).
 
         Returns:
-            quantized: int8: `[outer..., channels, inner]`; int4: `[outer..., channels, ceil_div(inner, 2)]`; fp8_e4m3: `[outer..., channels, inner]`; fp8_e5m2: `[outer..., channels, inner]`; mxfp4: `[outer..., channels, ceil_div(inner, 2)]`; nvfp4: `[outer..., channels, ceil_div(inner, 2)]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2. The rounded values.
-            scale_out: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn. The computed scale of each group. Only where `not given(scale)`.
+            quantized: int8: `[outer..., channels, inner]`; int4: `[outer..., channels, ceil_div(inner, 2)]`; fp8_e4m3: `[outer..., channels, inner]`; fp8_e5m2: `[outer..., channels, inner]`; mxfp4: `[outer..., channels, ceil_div(inner, 2)]`; nvfp4: `[outer..., channels, ceil_div(inner, 2)]`; uint8: `[outer..., channels, inner]`; uint4: `[outer..., channels, ceil_div(inner, 2)]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8. The rounded values.
+            scale_out: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32. The computed scale of each group. Only where `not given(scale)`.
 
         Example:
             x = torch.randn((512, 8, 128), dtype=torch.bfloat16)
@@ -4555,7 +4557,7 @@ class _Quantize:
         zero_point: Tensor | None = None,
         global_scale: Tensor | None = None,
         *,
-        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"],
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4"],
         granularity: Literal["tensor", "channel", "head", "block"],
         block_size: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,

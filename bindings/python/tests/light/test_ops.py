@@ -152,6 +152,26 @@ def test_quantize_roundtrip_of_every_format(format):
     assert lz.which("dequantize", values, scale, **keywords).kernel_id
 
 
+@pytest.mark.parametrize(("format", "bits"), [("uint8", 8), ("uint4", 4)])
+def test_unsigned_codes_have_given_scales_and_zero_points(format, bits):
+    x = np.random.default_rng(6).normal(size=(3, 33)).astype(np.float32)
+    highest = 2**bits - 1
+    scale = np.array((x.max() - x.min()) / highest, np.float32)
+    zero_point = np.array(np.round(-x.min() / scale), np.int32)
+    keywords = {"format": format, "granularity": "tensor"}
+    codes = lz.ops.quantize(x, scale, zero_point, **keywords)
+    assert codes.dtype == np.uint8 and codes.shape == (3, -(-33 * bits // 8))
+    plain = np.clip(np.round(x / scale) + zero_point, 0, highest).astype(np.uint8)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    unpacked = ((codes[..., None] >> shifts) & highest).reshape(3, -1)[:, :33]
+    np.testing.assert_array_equal(unpacked, plain)
+    y = lz.ops.dequantize(codes, scale, zero_point, inner=33, **keywords)
+    np.testing.assert_array_equal(y, (plain.astype(np.int32) - zero_point).astype(np.float32) * scale)
+    np.testing.assert_array_equal(lz.quantize(x, format, scale=scale, zero_point=zero_point), codes)
+    with pytest.raises(lz.ValidationError, match="QUANT_SCALE_MISSING"):
+        lz.ops.quantize(x, **keywords)
+
+
 @pytest.mark.parametrize(("format", "largest"), [("fp8_e4m3", 448.0), ("fp8_e5m2", 57344.0)])
 def test_small_floats_are_rounded_as_ml_dtypes_does(format, largest):
     ml_dtypes = pytest.importorskip("ml_dtypes")

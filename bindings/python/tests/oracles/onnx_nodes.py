@@ -418,20 +418,53 @@ def gather(node: Node) -> list[Statement]:
 # Formats with arbitrary scales, and those with a restricted scale per block: block size and dtype of the scales.
 FORMATS = {
     np.dtype(np.int8): "int8",
+    np.dtype(np.uint8): "uint8",
     np.dtype(ml_dtypes.int4): "int4",
+    np.dtype(ml_dtypes.uint4): "uint4",
     np.dtype(ml_dtypes.float8_e4m3fn): "fp8_e4m3",
     np.dtype(ml_dtypes.float8_e5m2): "fp8_e5m2",
 }
+# Bits of dtypes that are packed, several in a byte.
+PACKED = {np.dtype(ml_dtypes.int4): 4, np.dtype(ml_dtypes.uint4): 4, np.dtype(ml_dtypes.float4_e2m1fn): 4}
 BLOCKS = {"mxfp4": (32, ml_dtypes.float8_e8m0fnu), "nvfp4": (16, ml_dtypes.float8_e4m3fn)}
+FLOATS = (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn)
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
-def scaled(node: Node, codes: Any) -> tuple[tuple[int, ...], list[dict[str, Any]]]:
-    """The shape in which channels are the second-last dimension; and scales, zero points, format and
-    granularity, once for each format that can represent them."""
-    if node.get("block_size", 0):
-        raise Unsupported("blocks along any dimension")
+@dataclass
+class Arrangement:
+    """How an operation has the elements of a node: in a shape in which channels are the second-last dimension, or with the axis of blocks last."""
+
+    shape: tuple[int, ...]
+    # The axis of the blocks in the node's shape.
+    axis: int | None = None
+
+    def of(self, value: Any) -> Any:
+        """A value of the node as the operation has it."""
+        if self.axis is None:
+            return value.reshape(self.shape)
+        return np.ascontiguousarray(np.moveaxis(value, self.axis, -1))
+
+    def back(self, value: Any, shape: tuple[int, ...]) -> Any:
+        """A value of the operation as the node has it."""
+        return value.reshape(shape) if self.axis is None else np.moveaxis(value, -1, self.axis)
+
+
+def scaled(node: Node, codes: Any) -> tuple[Arrangement, list[dict[str, Any]]]:
+    """The arrangement; and scales, zero points, format and granularity, once for each format that can represent them."""
     scale, zero_point = node.input(1), node.input(2)
+    block_size = node.get("block_size", 0)
+    if block_size:
+        arranged = Arrangement((), node.get("axis", 1) % codes.ndim)
+        arranged.shape = arranged.of(codes).shape
+        call = {
+            "scale": arranged.of(scale.astype(np.float32)),
+            "zero_point": None if zero_point is None else arranged.of(zero_point.astype(np.int32)),
+            "format": format_of(codes),
+            "granularity": "block",
+            "block_size": block_size,
+        }
+        return arranged, [call]
     per_tensor = scale.size == 1
     axis = 0 if per_tensor else node.get("axis", 1) % codes.ndim
     channels = 1 if per_tensor else codes.shape[axis]
@@ -440,18 +473,23 @@ def scaled(node: Node, codes: Any) -> tuple[tuple[int, ...], list[dict[str, Any]
     if zero_point is not None and not zero_point.astype(np.float32).any():
         zero_point = None
     if codes.dtype == ml_dtypes.float4_e2m1fn:
-        return shape, list(in_blocks(shape, scale))
-    format = FORMATS.get(codes.dtype)
-    if format is None:
-        raise Unsupported("a dtype that no quantization format stores")
+        return Arrangement(shape), list(in_blocks(shape, scale))
     one = () if per_tensor else (channels,)
     call = {
         "scale": scale.astype(np.float32).reshape(one),
         "zero_point": None if zero_point is None else zero_point.astype(np.int32).reshape(one),
-        "format": format,
+        "format": format_of(codes),
         "granularity": "tensor" if per_tensor else "channel",
     }
-    return shape, [call]
+    return Arrangement(shape), [call]
+
+
+def format_of(codes: Any) -> str:
+    """The format that stores a dtype with f32 scales."""
+    format = FORMATS.get(codes.dtype)
+    if format is None:
+        raise Unsupported("a dtype that no quantization format stores")
+    return format
 
 
 def in_blocks(shape: tuple[int, ...], scale: Any) -> Iterator[dict[str, Any]]:
@@ -465,22 +503,23 @@ def in_blocks(shape: tuple[int, ...], scale: Any) -> Iterator[dict[str, Any]]:
 
 
 def packed(codes: Any) -> Any:
-    """Packs 4-bit codes two per byte, the first in the low half."""
-    if codes.dtype not in (ml_dtypes.int4, ml_dtypes.float4_e2m1fn):
+    """Packs small codes, the first in the lowest bits of a byte."""
+    bits = PACKED.get(codes.dtype)
+    if bits is None:
         return codes
-    nibbles = codes.view(np.uint8) & 15
-    if nibbles.shape[-1] % 2:
-        nibbles = np.concatenate([nibbles, np.zeros((*nibbles.shape[:-1], 1), np.uint8)], -1)
-    return nibbles[..., 0::2] | nibbles[..., 1::2] << 4
+    small = codes.view(np.uint8) & (2**bits - 1)
+    padding = [(0, 0)] * (small.ndim - 1) + [(0, -small.shape[-1] % (8 // bits))]
+    groups = np.pad(small, padding).reshape(*small.shape[:-1], -1, 8 // bits)
+    return np.bitwise_or.reduce(groups << np.arange(0, 8, bits, dtype=np.uint8), -1)
 
 
 def unpacked(stored: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
-    """Unpacks 4-bit codes."""
-    if dtype not in (ml_dtypes.int4, ml_dtypes.float4_e2m1fn):
+    """Unpacks small codes."""
+    bits = PACKED.get(dtype)
+    if bits is None:
         return stored.view(dtype).reshape(shape)
-    stored = stored.view(np.uint8)
-    nibbles = np.stack([stored & 15, stored >> 4], -1).reshape(*shape[:-1], -1)
-    return nibbles[..., : shape[-1]].view(dtype)
+    small = stored.view(np.uint8)[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & (2**bits - 1)
+    return small.reshape(*shape[:-1], -1)[..., : shape[-1]].view(dtype)
 
 
 def quantize_linear(node: Node) -> list[Statement]:
@@ -488,14 +527,14 @@ def quantize_linear(node: Node) -> list[Statement]:
     if node.get("precision", 0) or not node.get("saturate", 1):
         raise Unsupported("a division in another dtype, or no saturation")
     codes = node.output(0)
-    shape, calls = scaled(node, codes)
+    arranged, calls = scaled(node, codes)
     # As numbers: all NaN are equal, and the suite accepts either zero if a format has two.
-    wanted = codes.reshape(shape).astype(np.float32)
+    wanted = arranged.of(codes).astype(np.float32)
 
     def read(results: list[Any], _: dict[str, Any]) -> list[Any]:
-        return [unpacked(np.asarray(results[0]), codes.dtype, shape).astype(np.float32)]
+        return [unpacked(np.asarray(results[0]), codes.dtype, arranged.shape).astype(np.float32)]
 
-    found = [simple("quantize", [wanted], x=node.input(0).reshape(shape), **call) for call in calls]
+    found = [simple("quantize", [wanted], x=arranged.of(node.input(0)), **call) for call in calls]
     for statement in found:
         statement.read = read
     return found
@@ -504,12 +543,19 @@ def quantize_linear(node: Node) -> list[Statement]:
 def dequantize_linear(node: Node) -> list[Statement]:
     node.only("axis", "block_size", "output_dtype")
     codes, expected = node.input(0), node.output(0)
-    shape, calls = scaled(node, codes)
-    call = {"quantized": packed(codes.reshape(shape)), "output_dtype": DTYPES.get(str(expected.dtype))}
-    if codes.dtype in (ml_dtypes.int4, ml_dtypes.float4_e2m1fn):
-        # Packed codes do not tell whether the last nibble is used.
-        call["inner"] = shape[-1]
-    return [simple("dequantize", [expected], **call, **more) for more in calls]
+    arranged, calls = scaled(node, codes)
+    call = {"quantized": packed(arranged.of(codes)), "output_dtype": DTYPES.get(str(expected.dtype))}
+    if codes.dtype in PACKED:
+        # Packed codes do not tell which of the last byte are used.
+        call["inner"] = arranged.shape[-1]
+
+    def read(results: list[Any], _: dict[str, Any]) -> list[Any]:
+        return [arranged.back(np.asarray(results[0]), expected.shape)]
+
+    found = [simple("dequantize", [expected], **call, **more) for more in calls]
+    for statement in found:
+        statement.read = read
+    return found
 
 
 def cast(node: Node) -> list[Statement]:
@@ -521,7 +567,7 @@ def cast(node: Node) -> list[Statement]:
     small = {*FORMATS, np.dtype(ml_dtypes.float4_e2m1fn)}
     one = Node(node.name, node.operator, {}, [x, np.array(1, np.float32)], [expected])
     if expected.dtype in small and str(x.dtype) in DTYPES:
-        if expected.dtype == ml_dtypes.int4:
+        if expected.dtype not in FLOATS:
             raise Unsupported("a cast that wraps around")
         return quantize_linear(one)
     if x.dtype in small and str(expected.dtype) in DTYPES:

@@ -226,6 +226,7 @@ fn norm_quantize(
     residual: Option<&mut Tensor>,
     format: u32,
     granularity: u32,
+    given: Option<&(Tensor, Tensor)>,
 ) -> (Vec<u8>, Vec<u8>, Vec<Option<String>>) {
     let norm = match residual {
         None => BlockCall::new(&NORM_RMS, args(&NORM_RMS, &[x.view()])),
@@ -237,14 +238,19 @@ fn norm_quantize(
     };
     let mut quantize = args(&QUANTIZE, &[x.view()]);
     let inputs = QUANTIZE.schema().inputs.len();
+    if let Some((scale, zero_point)) = given {
+        (quantize[1], quantize[2]) = (Arg::Tensor(scale.view()), Arg::Tensor(zero_point.view()));
+    }
     quantize[inputs] = Arg::Value(Value::Enum(format));
     quantize[inputs + 1] = Arg::Value(Value::Enum(granularity));
     let mut block = [norm, BlockCall::new(&QUANTIZE, quantize)];
     let run = engine.run_block(&mut block).unwrap_or_else(|error| panic!("{error}"));
-    let [Output::Tensor(codes), Output::Tensor(scales)] = run.outputs.as_slice() else {
-        panic!("two tensors")
+    let (codes, scales) = match run.outputs.as_slice() {
+        [Output::Tensor(codes), Output::Tensor(scales)] => (codes, scales.bytes().to_vec()),
+        [Output::Tensor(codes), ..] => (codes, Vec::new()),
+        _ => panic!("codes, and computed scales"),
     };
-    (codes.bytes().to_vec(), scales.bytes().to_vec(), run.kernels)
+    (codes.bytes().to_vec(), scales, run.kernels)
 }
 
 /// Native norms quantize their rows while they are in cache: a planned block gives the codes and scales of the separate calls, for every
@@ -266,14 +272,31 @@ fn a_norm_fuses_the_quantization_of_its_result() {
     };
     let (separate, planned) = (native("plan_mode: false\n"), native("plan_mode: true\n"));
     for format in 0..formats {
+        let name = &*QuantizeFormat::CASES[format as usize];
         // The four-bit floats have blocks of their own sizes, which are the defaults.
-        let granularities = if format >= 4 { vec![block] } else { vec![channel, block] };
+        let granularities =
+            if matches!(name, "mxfp4" | "nvfp4") { vec![block] } else { vec![channel, block] };
         for granularity in granularities {
             for adds in [false, true] {
+                // Unsigned formats require scales.
+                let groups: Vec<i64> = if granularity == block { vec![5, 3] } else { vec![5] };
+                let count = groups.iter().product::<i64>() as usize;
+                let given = name.starts_with("uint").then(|| {
+                    let scales: Vec<f32> = (0..count).map(|at| 0.03 + at as f32 * 0.01).collect();
+                    let zero_points: Vec<i32> = (0..count as i32).collect();
+                    let scales = Tensor::from_slice(&scales, &groups).unwrap();
+                    (scales, Tensor::from_slice(&zero_points, &groups).unwrap())
+                });
                 let run = |engine: &Engine| {
                     let mut residual = Tensor::from_slice(&test_data(5 * 96 + 7)[7..], &[5, 96]).unwrap();
-                    let result =
-                        norm_quantize(engine, &x, adds.then_some(&mut residual), format, granularity);
+                    let result = norm_quantize(
+                        engine,
+                        &x,
+                        adds.then_some(&mut residual),
+                        format,
+                        granularity,
+                        given.as_ref(),
+                    );
                     (result, residual.bytes().to_vec())
                 };
                 let ((codes, scales, _), residual) = run(&separate);
@@ -289,7 +312,7 @@ fn a_norm_fuses_the_quantization_of_its_result() {
             }
         }
     }
-    let (codes, scales, _) = norm_quantize(&separate, &x, None, 0, tensor);
-    let (found_codes, found_scales, kernels) = norm_quantize(&planned, &x, None, 0, tensor);
+    let (codes, scales, _) = norm_quantize(&separate, &x, None, 0, tensor, None);
+    let (found_codes, found_scales, kernels) = norm_quantize(&planned, &x, None, 0, tensor, None);
     assert_eq!((found_codes, found_scales), (codes, scales), "{kernels:?}");
 }

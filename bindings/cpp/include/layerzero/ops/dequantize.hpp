@@ -14,6 +14,8 @@ enum class DequantizeFormat : std::uint32_t {
     Fp8E5m2 = 3, ///< `fp8_e5m2`
     Mxfp4 = 4, ///< `mxfp4`
     Nvfp4 = 5, ///< `nvfp4`
+    Uint8 = 6, ///< `uint8`
+    Uint4 = 7, ///< `uint4`
 };
 
 /// `granularity` of `dequantize`: Which elements share a scale.
@@ -40,19 +42,19 @@ enum class DequantizeOutputDtype : std::uint32_t {
 ///
 /// **Values.** With `q[e]` the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
 ///
-///     output[e] = (q[e] - z[e]) * s[e]                     int8, int4; the difference is exact, z is 0 if not given
+///     output[e] = (q[e] - z[e]) * s[e]                     int8, int4, uint8, uint4; the difference is exact, z is 0 if not given
 ///     output[e] = q[e] * s[e]                              fp8_e4m3, fp8_e5m2, mxfp4
 ///     output[e] = q[e] * (s[e] / global_scale)             nvfp4; global_scale is 1 if not given
 ///
 /// This is the inverse of `quantize` up to rounding. A NaN value or scale gives NaN.
 ///
-/// **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte per element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
-/// byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
+/// **Storage.** int8, uint8, fp8_e4m3 and fp8_e5m2 take one byte per element. int4 (two's complement), uint4, mxfp4 and nvfp4 (e2m1)
+/// take half a byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
 /// high nibble is 0.
 struct Dequantize {
-    /// `[outer..., channels, stored]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2. The stored values.
+    /// `[outer..., channels, stored]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8. The stored values.
     TensorView quantized;
-    /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn. Scale of each group.
+    /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32. Scale of each group.
     TensorView scale;
     /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int32. Zero point of each group, for integer formats.
     std::optional<TensorView> zero_point = std::nullopt;
@@ -64,7 +66,7 @@ struct Dequantize {
     Required<DequantizeGranularity> granularity;
     /// Elements per block, with granularity block. Default: `16 if format == nvfp4 else 32`.
     std::optional<std::int64_t> block_size = std::nullopt;
-    /// Last dimension of the output; required if it is odd in a format with half a byte per element. Default: `2 * stored if format in [int4, mxfp4, nvfp4] else stored`.
+    /// Last dimension of the output; required if it is odd in a format with half a byte per element. Default: `2 * stored if format in [int4, uint4, mxfp4, nvfp4] else stored`.
     std::optional<std::int64_t> inner = std::nullopt;
     /// The dtype of the output. Default: `f32`.
     std::optional<DequantizeOutputDtype> output_dtype = std::nullopt;
