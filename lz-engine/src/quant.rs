@@ -13,7 +13,9 @@ use lz_core::reason::{Reason, ReasonCode};
 
 /// Accuracy ranks of formats; higher is better. The ranks of four-bit formats follow published comparisons; a model's own ranks can
 /// be set in `quant_formats.accuracy_profile`.
-pub const ACCURACY_RANKS: [(&str, i64); 8] = [
+pub const ACCURACY_RANKS: [(&str, i64); 10] = [
+    ("int16", 16),
+    ("uint16", 16),
     ("int8", 14),
     ("uint8", 14),
     ("fp8_e4m3", 14),

@@ -1093,6 +1093,10 @@ pub mod capabilities_v1 {
         Uint8,
         #[serde(rename = "uint4")]
         Uint4,
+        #[serde(rename = "int16")]
+        Int16,
+        #[serde(rename = "uint16")]
+        Uint16,
     }
     impl ::std::fmt::Display for QuantFormat {
         fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
@@ -1105,6 +1109,8 @@ pub mod capabilities_v1 {
                 Self::Nvfp4 => f.write_str("nvfp4"),
                 Self::Uint8 => f.write_str("uint8"),
                 Self::Uint4 => f.write_str("uint4"),
+                Self::Int16 => f.write_str("int16"),
+                Self::Uint16 => f.write_str("uint16"),
             }
         }
     }
@@ -1122,6 +1128,8 @@ pub mod capabilities_v1 {
                 "nvfp4" => Ok(Self::Nvfp4),
                 "uint8" => Ok(Self::Uint8),
                 "uint4" => Ok(Self::Uint4),
+                "int16" => Ok(Self::Int16),
+                "uint16" => Ok(Self::Uint16),
                 _ => Err("invalid value".into()),
             }
         }

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static DEQUANTIZE: lz::OperationInfo = lz::OperationInfo::new(
     "dequantize",
     1,
-    "26d42e0ecfa0710e419bc00273d85fb810b5c743849b50e1790eee4123ad244d",
+    "d91696b96d03f240f2d980c57e7cce35c4e7e9ef5006097cbd28b316cf678916",
     "schemas/ops/dequantize.yaml",
     include_str!("../../schemas/ops/dequantize.yaml"),
     &FIELDS,
@@ -14,7 +14,8 @@ pub static DEQUANTIZE: lz::OperationInfo = lz::OperationInfo::new(
 lz::enumeration!(
     "The format of the stored values.";
     DequantizeFormat { Int8 = "int8", Int4 = "int4", Fp8E4m3 = "fp8_e4m3", Fp8E5m2 = "fp8_e5m2",
-        Mxfp4 = "mxfp4", Nvfp4 = "nvfp4", Uint8 = "uint8", Uint4 = "uint4" }
+        Mxfp4 = "mxfp4", Nvfp4 = "nvfp4", Uint8 = "uint8", Uint4 = "uint4", Int16 = "int16",
+        Uint16 = "uint16" }
 );
 
 lz::enumeration!(
@@ -37,15 +38,15 @@ lz::enumeration!(
 /// **Values.** With `q[e]` the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
 ///
 /// ```text
-///     output[e] = (q[e] - z[e]) * s[e]                     int8, int4, uint8, uint4; the difference is exact, z is 0 if not given
+///     output[e] = (q[e] - z[e]) * s[e]                     integer formats; the difference is exact, z is 0 if not given
 ///     output[e] = q[e] * s[e]                              fp8_e4m3, fp8_e5m2, mxfp4
 ///     output[e] = q[e] * (s[e] / global_scale)             nvfp4; global_scale is 1 if not given
 ///
 /// ```
 /// This is the inverse of `quantize` up to rounding. A NaN value or scale gives NaN.
 ///
-/// **Storage.** int8, uint8, fp8_e4m3 and fp8_e5m2 take one byte per element. int4 (two's complement), uint4, mxfp4 and nvfp4 (e2m1)
-/// take half a byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
+/// **Storage.** int16 and uint16 take two bytes per element; int8, uint8, fp8_e4m3 and fp8_e5m2 take one. int4 (two's complement), uint4,
+/// mxfp4 and nvfp4 (e2m1) take half a byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
 /// high nibble is 0.
 #[derive(Clone, Copy)]
 pub struct Dequantize<'a> {
@@ -77,7 +78,7 @@ lz::arguments!(
     order(quantized, scale, zero_point, global_scale, format, granularity, block_size, inner, output_dtype)
 );
 
-lz::axes!(DequantizeAxes: outer..outer_dims, channels, stored = "Stored bytes per row.");
+lz::axes!(DequantizeAxes: outer..outer_dims, channels, stored = "Stored elements of the dtype per row.");
 
 lz::checked_call!(
     "dequantize", DEQUANTIZE, Dequantize, DequantizeAxes, DequantizeCall;
@@ -116,6 +117,8 @@ impl<'a> Dequantize<'a> {
             DequantizeFormat::Mxfp4 | DequantizeFormat::Nvfp4 => {
                 lz::has_dtype(view, lz::DType::F4E2M1x2)?
             }
+            DequantizeFormat::Int16 => lz::has_dtype(view, lz::DType::I16)?,
+            DequantizeFormat::Uint16 => lz::has_dtype(view, lz::DType::U16)?,
         };
         lz::shape!(view, axes, [], outer_dims/outer_bound, [channels, stored]);
         let view = lz::sound(&self.scale)?;
@@ -125,7 +128,9 @@ impl<'a> Dequantize<'a> {
             | DequantizeFormat::Fp8E4m3
             | DequantizeFormat::Fp8E5m2
             | DequantizeFormat::Uint8
-            | DequantizeFormat::Uint4 => lz::has_dtype(view, lz::DType::F32)?,
+            | DequantizeFormat::Uint4
+            | DequantizeFormat::Int16
+            | DequantizeFormat::Uint16 => lz::has_dtype(view, lz::DType::F32)?,
             DequantizeFormat::Mxfp4 => lz::has_dtype(view, lz::DType::F8E8M0)?,
             DequantizeFormat::Nvfp4 => lz::has_dtype(view, lz::DType::F8E4M3)?,
         };
@@ -209,7 +214,8 @@ impl<'a> Dequantize<'a> {
         lz::holds(
             !self.zero_point.is_some() || (format as u32) == 0u32
                 || (format as u32) == 1u32 || (format as u32) == 6u32
-                || (format as u32) == 7u32,
+                || (format as u32) == 7u32 || (format as u32) == 8u32
+                || (format as u32) == 9u32,
         )?;
         lz::holds(!self.global_scale.is_some() || (format as u32) == 5u32)?;
         lz::holds(

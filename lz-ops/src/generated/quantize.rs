@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static QUANTIZE: lz::OperationInfo = lz::OperationInfo::new(
     "quantize",
     1,
-    "4774a10ebe188ddeb33add6cd75ef084b383be5d59240bc95b341c8c96f17e54",
+    "697c0514c9dbcfdd5b82888a8b5377e2afaf39792a1efc96afd83db920eebe37",
     "schemas/ops/quantize.yaml",
     include_str!("../../schemas/ops/quantize.yaml"),
     &FIELDS,
@@ -14,7 +14,8 @@ pub static QUANTIZE: lz::OperationInfo = lz::OperationInfo::new(
 lz::enumeration!(
     "The format of the result.";
     QuantizeFormat { Int8 = "int8", Int4 = "int4", Fp8E4m3 = "fp8_e4m3", Fp8E5m2 = "fp8_e5m2",
-        Mxfp4 = "mxfp4", Nvfp4 = "nvfp4", Uint8 = "uint8", Uint4 = "uint4" }
+        Mxfp4 = "mxfp4", Nvfp4 = "nvfp4", Uint8 = "uint8", Uint4 = "uint4", Int16 = "int16",
+        Uint16 = "uint16" }
 );
 
 lz::enumeration!(
@@ -35,7 +36,8 @@ lz::enumeration!(
 ///     r[e] = x[e] / s[e]                                       all formats but nvfp4
 ///     r[e] = x[e] / (s[e] / global_scale)                      nvfp4; global_scale is 1 if not given
 ///     q[e] = saturate(round_half_even(r[e]) + z[e])            int8 to -128 … 127, int4 to -8 … 7, uint8 to 0 … 255,
-///                                                              uint4 to 0 … 15; z is 0 if not given
+///                                                              uint4 to 0 … 15, int16 to -32768 … 32767, uint16 to
+///                                                              0 … 65535; z is 0 if not given
 ///     q[e] = the nearest value of the format to r[e], ties to the even mantissa, saturated to the largest finite
 ///            value: 448 (e4m3), 57344 (e5m2), 6 (e2m1)
 ///
@@ -47,7 +49,7 @@ lz::enumeration!(
 /// group (NaN if one of its elements is NaN), each step rounded to f32:
 ///
 /// ```text
-///     int8: A / 127          int4: A / 7          fp8_e4m3: A / 448          fp8_e5m2: A / 57344
+///     int8: A / 127          int4: A / 7          int16: A / 32767           fp8_e4m3: A / 448          fp8_e5m2: A / 57344
 ///     mxfp4: 2^(⌊log2 A⌋ - 2), the exponent clamped to -127 … 127             (the floor rule of OCP)
 ///     nvfp4: A / 6 * global_scale, rounded to the nearest e4m3, ties to even, saturated to 448
 ///
@@ -56,8 +58,8 @@ lz::enumeration!(
 /// become 0. A = 0 (and an empty group) gives 1. A positive A whose scale rounds to 0 gives the smallest positive number of the scale's
 /// dtype. A = NaN gives NaN. With nvfp4, global_scale is usually 448 * 6 divided by the largest absolute value of x.
 ///
-/// **Storage.** int8, uint8, fp8_e4m3 and fp8_e5m2 take one byte per element. int4 (two's complement), uint4, mxfp4 and nvfp4 (e2m1)
-/// take half a byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
+/// **Storage.** int16 and uint16 take two bytes per element; int8, uint8, fp8_e4m3 and fp8_e5m2 take one. int4 (two's complement), uint4,
+/// mxfp4 and nvfp4 (e2m1) take half a byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
 /// high nibble is 0.
 #[derive(Clone, Copy)]
 pub struct Quantize<'a> {
@@ -125,7 +127,9 @@ impl<'a> Quantize<'a> {
                 | QuantizeFormat::Fp8E4m3
                 | QuantizeFormat::Fp8E5m2
                 | QuantizeFormat::Uint8
-                | QuantizeFormat::Uint4 => lz::has_dtype(view, lz::DType::F32)?,
+                | QuantizeFormat::Uint4
+                | QuantizeFormat::Int16
+                | QuantizeFormat::Uint16 => lz::has_dtype(view, lz::DType::F32)?,
                 QuantizeFormat::Mxfp4 => lz::has_dtype(view, lz::DType::F8E8M0)?,
                 QuantizeFormat::Nvfp4 => lz::has_dtype(view, lz::DType::F8E4M3)?,
             };
@@ -200,12 +204,15 @@ impl<'a> Quantize<'a> {
         lz::holds(
             !self.zero_point.is_some() || (format as u32) == 0u32
                 || (format as u32) == 1u32 || (format as u32) == 6u32
-                || (format as u32) == 7u32,
+                || (format as u32) == 7u32 || (format as u32) == 8u32
+                || (format as u32) == 9u32,
         )?;
         lz::holds(!self.global_scale.is_some() || (format as u32) == 5u32)?;
         lz::holds(!self.zero_point.is_some() || self.scale.is_some())?;
         lz::holds(
-            self.scale.is_some() || !((format as u32) == 6u32 || (format as u32) == 7u32),
+            self.scale.is_some()
+                || !((format as u32) == 6u32 || (format as u32) == 7u32
+                    || (format as u32) == 9u32),
         )?;
         lz::same_device!(self: x, scale, zero_point, global_scale);
         Some(
@@ -275,14 +282,15 @@ impl QuantizeCall<'_> {
         self, quantized_spec, fits_quantized: match self.format { QuantizeFormat::Int8 => lz::DType::I8,
             QuantizeFormat::Int4 | QuantizeFormat::Uint8 | QuantizeFormat::Uint4 => lz::DType::U8,
             QuantizeFormat::Fp8E4m3 => lz::DType::F8E4M3, QuantizeFormat::Fp8E5m2 => lz::DType::F8E5M2,
-            QuantizeFormat::Mxfp4 | QuantizeFormat::Nvfp4 => lz::DType::F4E2M1x2, },
-            { (self.format) QuantizeFormat::Int8 | QuantizeFormat::Fp8E4m3 | QuantizeFormat::Fp8E5m2 | QuantizeFormat::Uint8 => [(outer_dims..), channels, inner],
+            QuantizeFormat::Mxfp4 | QuantizeFormat::Nvfp4 => lz::DType::F4E2M1x2,
+            QuantizeFormat::Int16 => lz::DType::I16, QuantizeFormat::Uint16 => lz::DType::U16, },
+            { (self.format) QuantizeFormat::Int8 | QuantizeFormat::Fp8E4m3 | QuantizeFormat::Fp8E5m2 | QuantizeFormat::Uint8 | QuantizeFormat::Int16 | QuantizeFormat::Uint16 => [(outer_dims..), channels, inner],
             QuantizeFormat::Int4 | QuantizeFormat::Mxfp4 | QuantizeFormat::Nvfp4 | QuantizeFormat::Uint4 => [(outer_dims..), channels, { (|| Some(lz::arith::ceil_divide_int(self.axes.inner, 2i64)?))() }] },
             same(x, scale, zero_point, global_scale), any()
     );
     lz::output!(
         self, scale_out_spec, fits_scale_out if (!self.scale.is_some());
-        match self.format { QuantizeFormat::Int8 | QuantizeFormat::Int4 | QuantizeFormat::Fp8E4m3 | QuantizeFormat::Fp8E5m2 | QuantizeFormat::Uint8 | QuantizeFormat::Uint4 => lz::DType::F32,
+        match self.format { QuantizeFormat::Int8 | QuantizeFormat::Int4 | QuantizeFormat::Fp8E4m3 | QuantizeFormat::Fp8E5m2 | QuantizeFormat::Uint8 | QuantizeFormat::Uint4 | QuantizeFormat::Int16 | QuantizeFormat::Uint16 => lz::DType::F32,
             QuantizeFormat::Mxfp4 => lz::DType::F8E8M0, QuantizeFormat::Nvfp4 => lz::DType::F8E4M3, },
             { (self.granularity) QuantizeGranularity::Tensor => [],
             QuantizeGranularity::Channel | QuantizeGranularity::Head => [channels],

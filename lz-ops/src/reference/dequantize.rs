@@ -22,7 +22,9 @@ pub fn run(call: &DequantizeCall<'_>, mut out: DequantizeOut<'_>) -> Result<(), 
         let scale = call.scale.at(&group) as f32;
         let zero_point = call.zero_point.map_or(0, |tensor| tensor.int_at(&group));
         let value = match call.format {
-            Format::Int8 | Format::Uint8 => (call.quantized.int_at(&element) - zero_point) as f32 * scale,
+            Format::Int8 | Format::Uint8 | Format::Int16 | Format::Uint16 => {
+                (call.quantized.int_at(&element) - zero_point) as f32 * scale
+            }
             Format::Int4 => (sign_extended(nibble(&call.quantized, &element)) - zero_point) as f32 * scale,
             Format::Uint4 => (i64::from(nibble(&call.quantized, &element)) - zero_point) as f32 * scale,
             Format::Fp8E4m3 | Format::Fp8E5m2 => call.quantized.at(&element) as f32 * scale,

@@ -45,6 +45,8 @@ pub fn run(call: &QuantizeCall<'_>, mut out: QuantizeOut<'_>) -> Result<(), Kern
         match call.format {
             Format::Int8 => out.quantized.set_int(&element, integer(quotient, zero_point, -128, 127)),
             Format::Uint8 => out.quantized.set_int(&element, integer(quotient, zero_point, 0, 255)),
+            Format::Int16 => out.quantized.set_int(&element, integer(quotient, zero_point, -32768, 32767)),
+            Format::Uint16 => out.quantized.set_int(&element, integer(quotient, zero_point, 0, 65535)),
             Format::Int4 => {
                 set_nibble(&mut out.quantized, &element, integer(quotient, zero_point, -8, 7) as u8 & 15);
             }
@@ -98,7 +100,8 @@ fn scale_of(format: Format, largest: f32, global_scale: f32) -> Result<f32, Kern
     Ok(match format {
         Format::Int8 => (largest / 127.0).max(smallest),
         Format::Int4 => (largest / 7.0).max(smallest),
-        Format::Uint8 | Format::Uint4 => return Err(KernelError::failed("unsigned formats require `scale`")),
+        Format::Int16 => (largest / 32767.0).max(smallest),
+        Format::Uint8 | Format::Uint4 | Format::Uint16 => return Err(KernelError::failed("unsigned formats require `scale`")),
         Format::Fp8E4m3 => (largest / 448.0).max(smallest),
         Format::Fp8E5m2 => (largest / 57344.0).max(smallest),
         Format::Mxfp4 => {

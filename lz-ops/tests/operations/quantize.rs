@@ -132,9 +132,27 @@ fn every_unsigned_code_round_trips() {
 }
 
 #[test]
+fn sixteen_bits_saturate_and_round_trip() {
+    let x = [32767.5f32, 1e30, -32768.5, -1e30, 0.5, 1.5, f32::NAN];
+    let found = values::<i16>(&quantize_row(&x, QuantizeFormat::Int16, 1.0, None));
+    assert_eq!(found, [32767, 32767, -32768, -32768, 0, 2, 0]);
+    let x = [0.0f32, -128.0, 3.0, -3.0, 65535.0, -70000.0, 1e30];
+    let found = values::<u16>(&quantize_row(&x, QuantizeFormat::Uint16, 2.0, Some(32767)));
+    assert_eq!(found, [32767, 32703, 32769, 32765, 65535, 0, 65535]);
+    let codes: Vec<u16> = (0..=u16::MAX).collect();
+    let decoded = dequantize_row(view(&codes, &[1, 65536]), DequantizeFormat::Uint16);
+    assert!(decoded.iter().zip(&codes).all(|(&value, &code)| value == f32::from(code)));
+    assert_eq!(values::<u16>(&quantize_row(&decoded, QuantizeFormat::Uint16, 1.0, None)), codes);
+    let codes: Vec<i16> = (i16::MIN..=i16::MAX).collect();
+    let decoded = dequantize_row(view(&codes, &[1, 65536]), DequantizeFormat::Int16);
+    assert!(decoded.iter().zip(&codes).all(|(&value, &code)| value == f32::from(code)));
+    assert_eq!(values::<i16>(&quantize_row(&decoded, QuantizeFormat::Int16, 1.0, None)), codes);
+}
+
+#[test]
 fn unsigned_formats_require_scales() {
     let x = [1.0f32, -1.0];
-    for format in [QuantizeFormat::Uint8, QuantizeFormat::Uint4] {
+    for format in [QuantizeFormat::Uint8, QuantizeFormat::Uint4, QuantizeFormat::Uint16] {
         let args = Quantize::new(view(&x, &[1, 2]), format, QuantizeGranularity::Tensor);
         let error = quantize(&crate::reference_engine(), args).unwrap_err();
         assert!(error.has(ReasonCode::QuantScaleMissing), "{error}");

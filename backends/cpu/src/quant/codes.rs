@@ -1,7 +1,8 @@
 //! Quantized formats: encoding of lanes to stored codes, and decoding.
 
 use crate::simd::{
-    E2M1, E4M3, E5M2, Simd, Span, decode, encode, load_bytes, load_nibbles, store_bytes, store_nibbles,
+    E2M1, E4M3, E5M2, Simd, Span, decode, encode, load_bytes, load_nibbles, load_u16, store_bytes,
+    store_nibbles, store_u16,
 };
 
 /// Larger zero points take the scalar path, because sums may overflow i32 lanes.
@@ -39,7 +40,7 @@ pub(crate) trait Code: Copy + Send + Sync + 'static {
     unsafe fn load<S: Simd>(simd: S, row: *const u8, span: impl Span, zero_point: S::I32) -> S::F32;
 }
 
-/// Integers with `BITS` bits, 4 or 8: two's complement if `SIGNED`.
+/// Integers with `BITS` bits, 4, 8 or 16: two's complement if `SIGNED`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Integer<const BITS: u32, const SIGNED: bool>;
 
@@ -108,7 +109,12 @@ small_floats!(E4M3: 8, E5M2: 8, E2M1: 4);
 pub(super) unsafe fn read_code<C: Code>(row: *const u8, element: usize) -> i32 {
     let bit = element * C::BITS as usize;
     // SAFETY: the caller guarantees the element.
-    let code = i32::from(unsafe { row.add(bit / 8).read() } >> (bit % 8));
+    let code = unsafe {
+        match C::BITS {
+            16 => i32::from(row.add(bit / 8).cast::<u16>().read_unaligned()),
+            _ => i32::from(row.add(bit / 8).read() >> (bit % 8)),
+        }
+    };
     // The sign bit of the format is the top bit of the lane.
     let unused = 32 - C::BITS;
     if C::RANGE.0 < 0 { code << unused >> unused } else { code & C::RANGE.1 }
@@ -122,10 +128,15 @@ pub(super) unsafe fn read_code<C: Code>(row: *const u8, element: usize) -> i32 {
 #[inline(always)]
 pub(super) unsafe fn write_code<C: Code>(row: *mut u8, element: usize, code: i32) {
     let bit = element * C::BITS as usize;
-    let code = ((code & ((1 << C::BITS) - 1)) << (bit % 8)) as u8;
     // SAFETY: the caller guarantees the element.
-    let byte = unsafe { &mut *row.add(bit / 8) };
-    *byte = if bit.is_multiple_of(8) { code } else { *byte | code };
+    let byte = unsafe { row.add(bit / 8) };
+    if C::BITS == 16 {
+        // SAFETY: as above, two bytes.
+        return unsafe { byte.cast::<u16>().write_unaligned(code as u16) };
+    }
+    let code = ((code & ((1 << C::BITS) - 1)) << (bit % 8)) as u8;
+    // SAFETY: as above.
+    unsafe { *byte = if bit.is_multiple_of(8) { code } else { *byte | code } };
 }
 
 /// # Safety
@@ -134,7 +145,11 @@ pub(super) unsafe fn write_code<C: Code>(row: *mut u8, element: usize, code: i32
 unsafe fn store_codes<S: Simd, const BITS: u32>(simd: S, row: *mut u8, span: impl Span, code: S::I32) {
     // SAFETY: the caller guarantees the elements.
     unsafe {
-        if BITS == 4 { store_nibbles(simd, row, span, code) } else { store_bytes(simd, row, span, code) }
+        match BITS {
+            4 => store_nibbles(simd, row, span, code),
+            8 => store_bytes(simd, row, span, code),
+            _ => store_u16(simd, row, span, code),
+        }
     }
 }
 
@@ -143,5 +158,11 @@ unsafe fn store_codes<S: Simd, const BITS: u32>(simd: S, row: *mut u8, span: imp
 #[inline(always)]
 unsafe fn load_codes<S: Simd, const BITS: u32>(simd: S, row: *const u8, span: impl Span) -> S::I32 {
     // SAFETY: the caller guarantees the elements.
-    unsafe { if BITS == 4 { load_nibbles(simd, row, span) } else { load_bytes(simd, row, span) } }
+    unsafe {
+        match BITS {
+            4 => load_nibbles(simd, row, span),
+            8 => load_bytes(simd, row, span),
+            _ => load_u16(simd, row, span),
+        }
+    }
 }

@@ -250,6 +250,38 @@ pub unsafe fn load_bytes<S: Simd>(simd: S, row: *const u8, span: impl Span) -> S
     }
 }
 
+/// Stores the low 16 bits of each lane.
+/// # Safety
+/// The 16-bit elements of the span are writable from `row`, which need not be aligned.
+#[inline(always)]
+pub unsafe fn store_u16<S: Simd>(simd: S, row: *mut u8, span: impl Span, value: S::I32) {
+    let mut lanes = [0f32; MAX_LANES];
+    // SAFETY: the buffer has space for all lanes; the caller guarantees the elements of the span.
+    unsafe {
+        simd.store(lanes.as_mut_ptr(), simd.bitcast_f32(value));
+        let to = row.cast::<u16>().add(span.at());
+        for (lane, bits) in lanes.iter().take(span.part().unwrap_or(S::LANES)).enumerate() {
+            to.add(lane).write_unaligned(bits.to_bits() as u16);
+        }
+    }
+}
+
+/// Loads unsigned 16-bit values; lanes past a tail are 0.
+/// # Safety
+/// The 16-bit elements of the span are readable from `row`, which need not be aligned.
+#[inline(always)]
+pub unsafe fn load_u16<S: Simd>(simd: S, row: *const u8, span: impl Span) -> S::I32 {
+    let mut lanes = [0f32; MAX_LANES];
+    // SAFETY: the caller guarantees the elements of the span; the buffer has all lanes.
+    unsafe {
+        let from = row.cast::<u16>().add(span.at());
+        for (lane, bits) in lanes.iter_mut().take(span.part().unwrap_or(S::LANES)).enumerate() {
+            *bits = f32::from_bits(u32::from(from.add(lane).read_unaligned()));
+        }
+        simd.to_bits(simd.load(lanes.as_ptr()))
+    }
+}
+
 /// Stores the low four bits of each lane, low nibble first; for an odd count the last high nibble is 0.
 /// # Safety
 /// The span starts at an even index, and its bytes are writable from `row`.

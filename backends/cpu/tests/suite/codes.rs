@@ -19,7 +19,7 @@ struct Integers {
     highest: i64,
 }
 
-const FORMATS: [Integers; 4] = [
+const FORMATS: [Integers; 6] = [
     Integers {
         quantize: QuantizeFormat::Int8,
         dequantize: DequantizeFormat::Int8,
@@ -47,6 +47,20 @@ const FORMATS: [Integers; 4] = [
         bits: 4,
         lowest: 0,
         highest: 15,
+    },
+    Integers {
+        quantize: QuantizeFormat::Int16,
+        dequantize: DequantizeFormat::Int16,
+        bits: 16,
+        lowest: -32768,
+        highest: 32767,
+    },
+    Integers {
+        quantize: QuantizeFormat::Uint16,
+        dequantize: DequantizeFormat::Uint16,
+        bits: 16,
+        lowest: 0,
+        highest: 65535,
     },
 ];
 
@@ -155,6 +169,8 @@ fn stored_tensor(case: &Case) -> Tensor {
     let bytes = case.format.stored(&case.codes, case.inner);
     let dtype = match case.format.quantize {
         QuantizeFormat::Int8 => lz_core::DType::I8,
+        QuantizeFormat::Int16 => lz_core::DType::I16,
+        QuantizeFormat::Uint16 => lz_core::DType::U16,
         _ => lz_core::DType::U8,
     };
     let columns = bytes.len() as i64 / rows / dtype.size() as i64;

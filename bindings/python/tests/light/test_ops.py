@@ -133,7 +133,7 @@ def test_which_and_explain_name_the_kernel():
         lz.which("norm.rms", x, epsilon=1.0)
 
 
-@pytest.mark.parametrize("format", ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"])
+@pytest.mark.parametrize("format", ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "int16"])
 def test_quantize_roundtrip_of_every_format(format):
     pytest.importorskip("ml_dtypes")
     x = np.random.default_rng(3).normal(size=(3, 64)).astype(np.float32)
@@ -152,7 +152,7 @@ def test_quantize_roundtrip_of_every_format(format):
     assert lz.which("dequantize", values, scale, **keywords).kernel_id
 
 
-@pytest.mark.parametrize(("format", "bits"), [("uint8", 8), ("uint4", 4)])
+@pytest.mark.parametrize(("format", "bits"), [("uint8", 8), ("uint4", 4), ("uint16", 16)])
 def test_unsigned_codes_have_given_scales_and_zero_points(format, bits):
     x = np.random.default_rng(6).normal(size=(3, 33)).astype(np.float32)
     highest = 2**bits - 1
@@ -160,9 +160,10 @@ def test_unsigned_codes_have_given_scales_and_zero_points(format, bits):
     zero_point = np.array(np.round(-x.min() / scale), np.int32)
     keywords = {"format": format, "granularity": "tensor"}
     codes = lz.ops.quantize(x, scale, zero_point, **keywords)
-    assert codes.dtype == np.uint8 and codes.shape == (3, -(-33 * bits // 8))
-    plain = np.clip(np.round(x / scale) + zero_point, 0, highest).astype(np.uint8)
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    per_byte = max(8 // bits, 1)
+    assert codes.dtype == (np.uint16 if bits == 16 else np.uint8) and codes.shape == (3, -(-33 // per_byte))
+    plain = np.clip(np.round(x / scale) + zero_point, 0, highest).astype(codes.dtype)
+    shifts = np.arange(per_byte, dtype=codes.dtype) * codes.dtype.type(bits)
     unpacked = ((codes[..., None] >> shifts) & highest).reshape(3, -1)[:, :33]
     np.testing.assert_array_equal(unpacked, plain)
     y = lz.ops.dequantize(codes, scale, zero_point, inner=33, **keywords)

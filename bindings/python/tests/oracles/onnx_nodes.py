@@ -419,6 +419,8 @@ def gather(node: Node) -> list[Statement]:
 FORMATS = {
     np.dtype(np.int8): "int8",
     np.dtype(np.uint8): "uint8",
+    np.dtype(np.int16): "int16",
+    np.dtype(np.uint16): "uint16",
     np.dtype(ml_dtypes.int4): "int4",
     np.dtype(ml_dtypes.uint4): "uint4",
     np.dtype(ml_dtypes.float8_e4m3fn): "fp8_e4m3",

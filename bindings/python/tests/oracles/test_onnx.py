@@ -18,7 +18,7 @@ UNSUPPORTED: dict[str, dict[str, int]] = {
         "a cast that does not saturate": 8,
         "a cast that wraps around": 4,
     },
-    "DequantizeLinear": {"a dtype that no quantization format stores": 4},
+    "DequantizeLinear": {"a dtype that no quantization format stores": 2},
     "FlexAttention": {
         "float64: the operations compute in float32 at most": 1,
         "the attribute prob_mod": 1,
@@ -26,7 +26,7 @@ UNSUPPORTED: dict[str, dict[str, int]] = {
     },
     "Gather": {"indices that count from the end": 1},
     "Gemm": {"scale factors of the product and of the addend": 3},
-    "QuantizeLinear": {"a dtype that no quantization format stores": 5},
+    "QuantizeLinear": {"a dtype that no quantization format stores": 2},
     "SwiGLU": {"a factor inside the gate's sigmoid": 1},
 }
 

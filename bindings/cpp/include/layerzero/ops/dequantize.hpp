@@ -16,6 +16,8 @@ enum class DequantizeFormat : std::uint32_t {
     Nvfp4 = 5, ///< `nvfp4`
     Uint8 = 6, ///< `uint8`
     Uint4 = 7, ///< `uint4`
+    Int16 = 8, ///< `int16`
+    Uint16 = 9, ///< `uint16`
 };
 
 /// `granularity` of `dequantize`: Which elements share a scale.
@@ -42,19 +44,19 @@ enum class DequantizeOutputDtype : std::uint32_t {
 ///
 /// **Values.** With `q[e]` the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
 ///
-///     output[e] = (q[e] - z[e]) * s[e]                     int8, int4, uint8, uint4; the difference is exact, z is 0 if not given
+///     output[e] = (q[e] - z[e]) * s[e]                     integer formats; the difference is exact, z is 0 if not given
 ///     output[e] = q[e] * s[e]                              fp8_e4m3, fp8_e5m2, mxfp4
 ///     output[e] = q[e] * (s[e] / global_scale)             nvfp4; global_scale is 1 if not given
 ///
 /// This is the inverse of `quantize` up to rounding. A NaN value or scale gives NaN.
 ///
-/// **Storage.** int8, uint8, fp8_e4m3 and fp8_e5m2 take one byte per element. int4 (two's complement), uint4, mxfp4 and nvfp4 (e2m1)
-/// take half a byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
+/// **Storage.** int16 and uint16 take two bytes per element; int8, uint8, fp8_e4m3 and fp8_e5m2 take one. int4 (two's complement), uint4,
+/// mxfp4 and nvfp4 (e2m1) take half a byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
 /// high nibble is 0.
 struct Dequantize {
-    /// `[outer..., channels, stored]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8. The stored values.
+    /// `[outer..., channels, stored]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8; int16: int16; uint16: uint16. The stored values.
     TensorView quantized;
-    /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32. Scale of each group.
+    /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32. Scale of each group.
     TensorView scale;
     /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int32. Zero point of each group, for integer formats.
     std::optional<TensorView> zero_point = std::nullopt;

@@ -21,6 +21,7 @@ fn range(op: &Op<'_>, dtype: DType) -> Result<(f64, f64), GraphError> {
         DType::I8 => Ok((-128.0, 127.0)),
         DType::U8 => Ok((0.0, 255.0)),
         DType::I16 => Ok((-32768.0, 32767.0)),
+        DType::U16 => Ok((0.0, 65535.0)),
         other => Err(op.error(format!("quantization to {} is not supported", other.name()))),
     }
 }
@@ -34,11 +35,31 @@ fn float_format(dtype: DType) -> Option<&'static str> {
     }
 }
 
+/// The formats of codes that `primitive.cast` does not have.
+fn code_format(dtype: DType) -> Option<&'static str> {
+    if dtype == DType::U16 { Some("uint16") } else { float_format(dtype) }
+}
+
 /// Another dtype. 8-bit floats are converted by `quantize` and `dequantize` with a scale of 1, which saturates.
 pub fn converted(op: &mut Op<'_>, x: NodeId, to: DType) -> Result<NodeId, GraphError> {
+    converted_by(op, x, to, float_format)
+}
+
+/// As [`converted`], also for 16-bit codes. Floats must be integers in the range of the codes, because `quantize` rounds and saturates where a
+/// cast truncates and wraps around.
+fn converted_codes(op: &mut Op<'_>, x: NodeId, to: DType) -> Result<NodeId, GraphError> {
+    converted_by(op, x, to, code_format)
+}
+
+fn converted_by(
+    op: &mut Op<'_>,
+    x: NodeId,
+    to: DType,
+    format_of: fn(DType) -> Option<&'static str>,
+) -> Result<NodeId, GraphError> {
     let from = op.build.dtype(x);
     let shape = op.build.shape(x).to_vec();
-    let (operation, format) = match (float_format(from), float_format(to)) {
+    let (operation, format) = match (format_of(from), format_of(to)) {
         (Some(format), None) if to.is_float() => ("dequantize", format),
         (None, Some(format)) if from.is_float() => ("quantize", format),
         _ => return op.build.cast(x, to),
@@ -90,15 +111,15 @@ fn dequantize_linear(op: &mut Op<'_>) -> Outputs {
         code => op.dtype_of_code(code)?,
     };
     let dtype = op.build.dtype(x);
-    if !matches!(dtype, DType::I8 | DType::U8 | DType::I16 | DType::I32) && float_format(dtype).is_none() {
+    if !matches!(dtype, DType::I8 | DType::U8 | DType::I16 | DType::I32) && code_format(dtype).is_none() {
         return Err(op.error(format!("quantized elements of {} are not supported", dtype.name())));
     }
     // The difference is exact in f32, and rounded once.
     let scale = op.build.cast(scale, DType::F32)?;
     let scale = spread(op, scale, x, axis, block)?;
-    let mut numbers = converted(op, x, DType::F32)?;
+    let mut numbers = converted_codes(op, x, DType::F32)?;
     if let Some(zero) = zero {
-        let zero = converted(op, zero, DType::F32)?;
+        let zero = converted_codes(op, zero, DType::F32)?;
         let zero = spread(op, zero, x, axis, block)?;
         numbers = op.build.binary("sub", numbers, zero)?;
     }
@@ -129,7 +150,7 @@ fn quantize_linear(op: &mut Op<'_>) -> Outputs {
     let zero = match zero {
         None => None,
         Some(zero) => {
-            let zero = op.build.cast(zero, DType::F32)?;
+            let zero = converted_codes(op, zero, DType::F32)?;
             Some(spread(op, zero, x, axis, block)?)
         }
     };
@@ -151,7 +172,7 @@ fn quantized(
         rounded = op.build.binary("add", rounded, zero)?;
     }
     let limited = op.build.activation("clamp", rounded, Some((low, high)))?;
-    op.build.cast(limited, to)
+    converted_codes(op, limited, to)
 }
 
 /// The scale covers 0 and all elements.
