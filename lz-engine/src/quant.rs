@@ -13,7 +13,7 @@ use lz_core::reason::{Reason, ReasonCode};
 
 /// Accuracy ranks of formats; higher is better. The ranks of four-bit formats follow published comparisons; a model's own ranks can
 /// be set in `quant_formats.accuracy_profile`.
-pub const ACCURACY_RANKS: [(&str, i64); 10] = [
+pub const ACCURACY_RANKS: [(&str, i64); 12] = [
     ("int16", 16),
     ("uint16", 16),
     ("int8", 14),
@@ -24,6 +24,8 @@ pub const ACCURACY_RANKS: [(&str, i64); 10] = [
     ("int4", 8),
     ("uint4", 8),
     ("mxfp4", 5),
+    ("int2", 2),
+    ("uint2", 2),
 ];
 
 /// The rank from which the loss of accuracy is negligible.

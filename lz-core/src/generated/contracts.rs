@@ -1097,6 +1097,10 @@ pub mod capabilities_v1 {
         Int16,
         #[serde(rename = "uint16")]
         Uint16,
+        #[serde(rename = "int2")]
+        Int2,
+        #[serde(rename = "uint2")]
+        Uint2,
     }
     impl ::std::fmt::Display for QuantFormat {
         fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
@@ -1111,6 +1115,8 @@ pub mod capabilities_v1 {
                 Self::Uint4 => f.write_str("uint4"),
                 Self::Int16 => f.write_str("int16"),
                 Self::Uint16 => f.write_str("uint16"),
+                Self::Int2 => f.write_str("int2"),
+                Self::Uint2 => f.write_str("uint2"),
             }
         }
     }
@@ -1130,6 +1136,8 @@ pub mod capabilities_v1 {
                 "uint4" => Ok(Self::Uint4),
                 "int16" => Ok(Self::Int16),
                 "uint16" => Ok(Self::Uint16),
+                "int2" => Ok(Self::Int2),
+                "uint2" => Ok(Self::Uint2),
                 _ => Err("invalid value".into()),
             }
         }

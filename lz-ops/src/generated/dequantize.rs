@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static DEQUANTIZE: lz::OperationInfo = lz::OperationInfo::new(
     "dequantize",
     1,
-    "d91696b96d03f240f2d980c57e7cce35c4e7e9ef5006097cbd28b316cf678916",
+    "23ff694bb3b1da4b07813c3a0fe8073c33324ae82906be4d21ae5c54e9f264df",
     "schemas/ops/dequantize.yaml",
     include_str!("../../schemas/ops/dequantize.yaml"),
     &FIELDS,
@@ -15,7 +15,7 @@ lz::enumeration!(
     "The format of the stored values.";
     DequantizeFormat { Int8 = "int8", Int4 = "int4", Fp8E4m3 = "fp8_e4m3", Fp8E5m2 = "fp8_e5m2",
         Mxfp4 = "mxfp4", Nvfp4 = "nvfp4", Uint8 = "uint8", Uint4 = "uint4", Int16 = "int16",
-        Uint16 = "uint16" }
+        Uint16 = "uint16", Int2 = "int2", Uint2 = "uint2" }
 );
 
 lz::enumeration!(
@@ -47,7 +47,8 @@ lz::enumeration!(
 ///
 /// **Storage.** int16 and uint16 take two bytes per element; int8, uint8, fp8_e4m3 and fp8_e5m2 take one. int4 (two's complement), uint4,
 /// mxfp4 and nvfp4 (e2m1) take half a byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
-/// high nibble is 0.
+/// high nibble is 0. int2 (two's complement) and uint2 take a quarter of a byte, element 4i of a row in the lowest bits of byte i; unused bits
+/// of the last byte of a row are ignored.
 #[derive(Clone, Copy)]
 pub struct Dequantize<'a> {
     /// The stored values.
@@ -64,7 +65,7 @@ pub struct Dequantize<'a> {
     pub granularity: DequantizeGranularity,
     /// Elements per block, with granularity block. Default: `16 if format == nvfp4 else 32`.
     pub block_size: Option<i64>,
-    /// Last dimension of the output; required if it is odd in a format with half a byte per element. Default: `2 * stored if format in [int4, uint4, mxfp4, nvfp4] else stored`.
+    /// Last dimension of the output; required if the last byte of a row is only partly used. Default: `4 * stored if format in [int2, uint2] else (2 * stored if format in [int4, uint4, mxfp4, nvfp4] else stored)`.
     pub inner: Option<i64>,
     /// The dtype of the output. Default: `f32`.
     pub output_dtype: Option<DequantizeOutputDtype>,
@@ -111,7 +112,9 @@ impl<'a> Dequantize<'a> {
             DequantizeFormat::Int8 => lz::has_dtype(view, lz::DType::I8)?,
             DequantizeFormat::Int4
             | DequantizeFormat::Uint8
-            | DequantizeFormat::Uint4 => lz::has_dtype(view, lz::DType::U8)?,
+            | DequantizeFormat::Uint4
+            | DequantizeFormat::Int2
+            | DequantizeFormat::Uint2 => lz::has_dtype(view, lz::DType::U8)?,
             DequantizeFormat::Fp8E4m3 => lz::has_dtype(view, lz::DType::F8E4M3)?,
             DequantizeFormat::Fp8E5m2 => lz::has_dtype(view, lz::DType::F8E5M2)?,
             DequantizeFormat::Mxfp4 | DequantizeFormat::Nvfp4 => {
@@ -130,7 +133,9 @@ impl<'a> Dequantize<'a> {
             | DequantizeFormat::Uint8
             | DequantizeFormat::Uint4
             | DequantizeFormat::Int16
-            | DequantizeFormat::Uint16 => lz::has_dtype(view, lz::DType::F32)?,
+            | DequantizeFormat::Uint16
+            | DequantizeFormat::Int2
+            | DequantizeFormat::Uint2 => lz::has_dtype(view, lz::DType::F32)?,
             DequantizeFormat::Mxfp4 => lz::has_dtype(view, lz::DType::F8E8M0)?,
             DequantizeFormat::Nvfp4 => lz::has_dtype(view, lz::DType::F8E4M3)?,
         };
@@ -167,12 +172,16 @@ impl<'a> Dequantize<'a> {
         let inner = match self.inner {
             Some(value) => value,
             None => {
-                if (format as u32) == 1u32 || (format as u32) == 7u32
-                    || (format as u32) == 4u32 || (format as u32) == 5u32
-                {
-                    lz::arith::multiply_int(2i64, axes.stored)?
+                if (format as u32) == 10u32 || (format as u32) == 11u32 {
+                    lz::arith::multiply_int(4i64, axes.stored)?
                 } else {
-                    axes.stored
+                    if (format as u32) == 1u32 || (format as u32) == 7u32
+                        || (format as u32) == 4u32 || (format as u32) == 5u32
+                    {
+                        lz::arith::multiply_int(2i64, axes.stored)?
+                    } else {
+                        axes.stored
+                    }
                 }
             }
         };
@@ -215,20 +224,28 @@ impl<'a> Dequantize<'a> {
             !self.zero_point.is_some() || (format as u32) == 0u32
                 || (format as u32) == 1u32 || (format as u32) == 6u32
                 || (format as u32) == 7u32 || (format as u32) == 8u32
-                || (format as u32) == 9u32,
+                || (format as u32) == 9u32 || (format as u32) == 10u32
+                || (format as u32) == 11u32,
         )?;
         lz::holds(!self.global_scale.is_some() || (format as u32) == 5u32)?;
         lz::holds(
             axes.stored
-                == (if (format as u32) == 1u32 || (format as u32) == 7u32
-                    || (format as u32) == 4u32 || (format as u32) == 5u32
-                {
+                == (if (format as u32) == 10u32 || (format as u32) == 11u32 {
                     lz::arith::add_int(
-                        lz::arith::floor_divide_int(inner, 2i64)?,
-                        lz::arith::modulo_int(inner, 2i64)?,
+                        lz::arith::floor_divide_int(inner, 4i64)?,
+                        lz::arith::min_int(lz::arith::modulo_int(inner, 4i64)?, 1i64),
                     )?
                 } else {
-                    inner
+                    if (format as u32) == 1u32 || (format as u32) == 7u32
+                        || (format as u32) == 4u32 || (format as u32) == 5u32
+                    {
+                        lz::arith::add_int(
+                            lz::arith::floor_divide_int(inner, 2i64)?,
+                            lz::arith::modulo_int(inner, 2i64)?,
+                        )?
+                    } else {
+                        inner
+                    }
                 }),
         )?;
         lz::same_device!(self: quantized, scale, zero_point, global_scale);

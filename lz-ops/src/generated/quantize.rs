@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static QUANTIZE: lz::OperationInfo = lz::OperationInfo::new(
     "quantize",
     1,
-    "697c0514c9dbcfdd5b82888a8b5377e2afaf39792a1efc96afd83db920eebe37",
+    "e43169a67d9ea8387ea44bf00584401ea8fdfe5c1c7e6741ea83a7ab020e37cf",
     "schemas/ops/quantize.yaml",
     include_str!("../../schemas/ops/quantize.yaml"),
     &FIELDS,
@@ -15,7 +15,7 @@ lz::enumeration!(
     "The format of the result.";
     QuantizeFormat { Int8 = "int8", Int4 = "int4", Fp8E4m3 = "fp8_e4m3", Fp8E5m2 = "fp8_e5m2",
         Mxfp4 = "mxfp4", Nvfp4 = "nvfp4", Uint8 = "uint8", Uint4 = "uint4", Int16 = "int16",
-        Uint16 = "uint16" }
+        Uint16 = "uint16", Int2 = "int2", Uint2 = "uint2" }
 );
 
 lz::enumeration!(
@@ -37,7 +37,8 @@ lz::enumeration!(
 ///     r[e] = x[e] / (s[e] / global_scale)                      nvfp4; global_scale is 1 if not given
 ///     q[e] = saturate(round_half_even(r[e]) + z[e])            int8 to -128 … 127, int4 to -8 … 7, uint8 to 0 … 255,
 ///                                                              uint4 to 0 … 15, int16 to -32768 … 32767, uint16 to
-///                                                              0 … 65535; z is 0 if not given
+///                                                              0 … 65535, int2 to -2 … 1, uint2 to 0 … 3; z is 0 if
+///                                                              not given
 ///     q[e] = the nearest value of the format to r[e], ties to the even mantissa, saturated to the largest finite
 ///            value: 448 (e4m3), 57344 (e5m2), 6 (e2m1)
 ///
@@ -49,7 +50,7 @@ lz::enumeration!(
 /// group (NaN if one of its elements is NaN), each step rounded to f32:
 ///
 /// ```text
-///     int8: A / 127          int4: A / 7          int16: A / 32767           fp8_e4m3: A / 448          fp8_e5m2: A / 57344
+///     int16: A / 32767       int8: A / 127        int4: A / 7          int2: A          fp8_e4m3: A / 448      fp8_e5m2: A / 57344
 ///     mxfp4: 2^(⌊log2 A⌋ - 2), the exponent clamped to -127 … 127             (the floor rule of OCP)
 ///     nvfp4: A / 6 * global_scale, rounded to the nearest e4m3, ties to even, saturated to 448
 ///
@@ -60,7 +61,8 @@ lz::enumeration!(
 ///
 /// **Storage.** int16 and uint16 take two bytes per element; int8, uint8, fp8_e4m3 and fp8_e5m2 take one. int4 (two's complement), uint4,
 /// mxfp4 and nvfp4 (e2m1) take half a byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
-/// high nibble is 0.
+/// high nibble is 0. int2 (two's complement) and uint2 take a quarter of a byte, element 4i of a row in the lowest bits of byte i; unused bits
+/// of the last byte of a row are 0.
 #[derive(Clone, Copy)]
 pub struct Quantize<'a> {
     /// The tensor to quantize.
@@ -129,7 +131,9 @@ impl<'a> Quantize<'a> {
                 | QuantizeFormat::Uint8
                 | QuantizeFormat::Uint4
                 | QuantizeFormat::Int16
-                | QuantizeFormat::Uint16 => lz::has_dtype(view, lz::DType::F32)?,
+                | QuantizeFormat::Uint16
+                | QuantizeFormat::Int2
+                | QuantizeFormat::Uint2 => lz::has_dtype(view, lz::DType::F32)?,
                 QuantizeFormat::Mxfp4 => lz::has_dtype(view, lz::DType::F8E8M0)?,
                 QuantizeFormat::Nvfp4 => lz::has_dtype(view, lz::DType::F8E4M3)?,
             };
@@ -205,14 +209,15 @@ impl<'a> Quantize<'a> {
             !self.zero_point.is_some() || (format as u32) == 0u32
                 || (format as u32) == 1u32 || (format as u32) == 6u32
                 || (format as u32) == 7u32 || (format as u32) == 8u32
-                || (format as u32) == 9u32,
+                || (format as u32) == 9u32 || (format as u32) == 10u32
+                || (format as u32) == 11u32,
         )?;
         lz::holds(!self.global_scale.is_some() || (format as u32) == 5u32)?;
         lz::holds(!self.zero_point.is_some() || self.scale.is_some())?;
         lz::holds(
             self.scale.is_some()
                 || !((format as u32) == 6u32 || (format as u32) == 7u32
-                    || (format as u32) == 9u32),
+                    || (format as u32) == 9u32 || (format as u32) == 11u32),
         )?;
         lz::same_device!(self: x, scale, zero_point, global_scale);
         Some(
@@ -280,17 +285,18 @@ impl QuantizeCall<'_> {
 impl QuantizeCall<'_> {
     lz::output!(
         self, quantized_spec, fits_quantized: match self.format { QuantizeFormat::Int8 => lz::DType::I8,
-            QuantizeFormat::Int4 | QuantizeFormat::Uint8 | QuantizeFormat::Uint4 => lz::DType::U8,
+            QuantizeFormat::Int4 | QuantizeFormat::Uint8 | QuantizeFormat::Uint4 | QuantizeFormat::Int2 | QuantizeFormat::Uint2 => lz::DType::U8,
             QuantizeFormat::Fp8E4m3 => lz::DType::F8E4M3, QuantizeFormat::Fp8E5m2 => lz::DType::F8E5M2,
             QuantizeFormat::Mxfp4 | QuantizeFormat::Nvfp4 => lz::DType::F4E2M1x2,
             QuantizeFormat::Int16 => lz::DType::I16, QuantizeFormat::Uint16 => lz::DType::U16, },
             { (self.format) QuantizeFormat::Int8 | QuantizeFormat::Fp8E4m3 | QuantizeFormat::Fp8E5m2 | QuantizeFormat::Uint8 | QuantizeFormat::Int16 | QuantizeFormat::Uint16 => [(outer_dims..), channels, inner],
-            QuantizeFormat::Int4 | QuantizeFormat::Mxfp4 | QuantizeFormat::Nvfp4 | QuantizeFormat::Uint4 => [(outer_dims..), channels, { (|| Some(lz::arith::ceil_divide_int(self.axes.inner, 2i64)?))() }] },
+            QuantizeFormat::Int4 | QuantizeFormat::Mxfp4 | QuantizeFormat::Nvfp4 | QuantizeFormat::Uint4 => [(outer_dims..), channels, { (|| Some(lz::arith::ceil_divide_int(self.axes.inner, 2i64)?))() }],
+            QuantizeFormat::Int2 | QuantizeFormat::Uint2 => [(outer_dims..), channels, { (|| Some(lz::arith::ceil_divide_int(self.axes.inner, 4i64)?))() }] },
             same(x, scale, zero_point, global_scale), any()
     );
     lz::output!(
         self, scale_out_spec, fits_scale_out if (!self.scale.is_some());
-        match self.format { QuantizeFormat::Int8 | QuantizeFormat::Int4 | QuantizeFormat::Fp8E4m3 | QuantizeFormat::Fp8E5m2 | QuantizeFormat::Uint8 | QuantizeFormat::Uint4 | QuantizeFormat::Int16 | QuantizeFormat::Uint16 => lz::DType::F32,
+        match self.format { QuantizeFormat::Int8 | QuantizeFormat::Int4 | QuantizeFormat::Fp8E4m3 | QuantizeFormat::Fp8E5m2 | QuantizeFormat::Uint8 | QuantizeFormat::Uint4 | QuantizeFormat::Int16 | QuantizeFormat::Uint16 | QuantizeFormat::Int2 | QuantizeFormat::Uint2 => lz::DType::F32,
             QuantizeFormat::Mxfp4 => lz::DType::F8E8M0, QuantizeFormat::Nvfp4 => lz::DType::F8E4M3, },
             { (self.granularity) QuantizeGranularity::Tensor => [],
             QuantizeGranularity::Channel | QuantizeGranularity::Head => [channels],

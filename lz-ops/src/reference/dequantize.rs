@@ -5,7 +5,7 @@ use lz_core::KernelError;
 use lz_core::element::f4_e2m1_to_f64;
 use lz_core::tensor::Indices;
 
-use crate::reference::groups::{Groups, nibble, sign_extended};
+use crate::reference::groups::{Groups, packed_code, sign_extended};
 use crate::{DequantizeCall, DequantizeFormat as Format, DequantizeGranularity, DequantizeOut};
 
 /// Runs the operation.
@@ -21,17 +21,20 @@ pub fn run(call: &DequantizeCall<'_>, mut out: DequantizeOut<'_>) -> Result<(), 
         let group = groups.of(&element);
         let scale = call.scale.at(&group) as f32;
         let zero_point = call.zero_point.map_or(0, |tensor| tensor.int_at(&group));
+        let integer = |code: i64| (code - zero_point) as f32 * scale;
+        let quarter = || packed_code::<2>(&call.quantized, &element);
+        let nibble = || packed_code::<4>(&call.quantized, &element);
         let value = match call.format {
             Format::Int8 | Format::Uint8 | Format::Int16 | Format::Uint16 => {
-                (call.quantized.int_at(&element) - zero_point) as f32 * scale
+                integer(call.quantized.int_at(&element))
             }
-            Format::Int4 => (sign_extended(nibble(&call.quantized, &element)) - zero_point) as f32 * scale,
-            Format::Uint4 => (i64::from(nibble(&call.quantized, &element)) - zero_point) as f32 * scale,
+            Format::Int4 => integer(sign_extended::<4>(nibble())),
+            Format::Uint4 => integer(nibble().into()),
+            Format::Int2 => integer(sign_extended::<2>(quarter())),
+            Format::Uint2 => integer(quarter().into()),
             Format::Fp8E4m3 | Format::Fp8E5m2 => call.quantized.at(&element) as f32 * scale,
-            Format::Mxfp4 => f4_e2m1_to_f64(nibble(&call.quantized, &element)) as f32 * scale,
-            Format::Nvfp4 => {
-                f4_e2m1_to_f64(nibble(&call.quantized, &element)) as f32 * (scale / global_scale)
-            }
+            Format::Mxfp4 => f4_e2m1_to_f64(nibble()) as f32 * scale,
+            Format::Nvfp4 => f4_e2m1_to_f64(nibble()) as f32 * (scale / global_scale),
         };
         out.output.set(&element, f64::from(value));
     }

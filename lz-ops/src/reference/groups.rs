@@ -1,4 +1,4 @@
-//! Groups of elements that share a scale, and packed 4-bit values: shared by all quantized operations.
+//! Groups of elements that share a scale, and packed 4- and 2-bit values: shared by all quantized operations.
 
 use lz_core::tensor::{Dims, TensorMut, TensorView};
 
@@ -52,37 +52,33 @@ impl Groups {
     }
 }
 
-/// Location of element `i` of a row of 4-bit values: the byte's index, and whether it is the high nibble.
-fn nibble_location(element: &[i64]) -> (Dims, bool) {
+/// Location of element `i` of a row of values of `BITS` bits: the byte's index, and the shift of the value inside the byte.
+fn packed_location<const BITS: i64>(element: &[i64]) -> (Dims, i64) {
+    let per_byte = 8 / BITS;
     match element {
-        [leading @ .., i] => (join(&[leading, &[*i / 2]]), i % 2 == 1),
-        [] => (Dims::empty(), false),
+        [leading @ .., i] => (join(&[leading, &[*i / per_byte]]), i % per_byte * BITS),
+        [] => (Dims::empty(), 0),
     }
 }
 
-/// Reads the 4-bit code of an element; two elements per byte, low nibble first.
-pub fn nibble(bytes: &TensorView<'_>, element: &[i64]) -> u8 {
-    let (location, high) = nibble_location(element);
-    let byte = bytes.bits().int_at(&location) as u8;
-    if high { byte >> 4 } else { byte & 15 }
+/// Reads the packed code of an element: `BITS` is 4 or 2, the first code is in the lowest bits of a byte.
+pub fn packed_code<const BITS: i64>(bytes: &TensorView<'_>, element: &[i64]) -> u8 {
+    let (location, shift) = packed_location::<BITS>(element);
+    (bytes.bits().int_at(&location) >> shift & ((1 << BITS) - 1)) as u8
 }
 
-/// Sign-extends a 4-bit two's complement value.
-pub fn sign_extended(code: u8) -> i64 {
-    if code < 8 { i64::from(code) } else { i64::from(code) - 16 }
+/// Sign-extends a two's complement value of `BITS` bits.
+pub fn sign_extended<const BITS: i64>(code: u8) -> i64 {
+    let code = i64::from(code);
+    if code < 1 << (BITS - 1) { code } else { code - (1 << BITS) }
 }
 
-/// Writes the 4-bit code of an element. Writing the low nibble clears the high one, so rows must be written
-/// in order.
-pub fn set_nibble(bytes: &mut TensorMut<'_>, element: &[i64], code: u8) {
-    let (location, high) = nibble_location(element);
+/// Writes the packed code of an element. Writing the first code of a byte clears the others, so rows must be written in order.
+pub fn set_packed_code<const BITS: i64>(bytes: &mut TensorMut<'_>, element: &[i64], code: i64) {
+    let (location, shift) = packed_location::<BITS>(element);
     let mut bytes = bytes.bits_mut();
-    let byte = if high {
-        bytes.as_view().int_at(&location) & 15 | i64::from(code & 15) << 4
-    } else {
-        i64::from(code & 15)
-    };
-    bytes.set_int(&location, byte);
+    let before = if shift == 0 { 0 } else { bytes.as_view().int_at(&location) };
+    bytes.set_int(&location, before | (code & ((1 << BITS) - 1)) << shift);
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use lz_core::KernelError;
 use lz_core::element::{f64_to_f4_e2m1, f64_to_f8_e4m3};
 use lz_core::tensor::{Dims, Indices};
 
-use crate::reference::groups::{Groups, set_nibble};
+use crate::reference::groups::{Groups, set_packed_code};
 use crate::{QuantizeCall, QuantizeFormat as Format, QuantizeGranularity, QuantizeOut};
 
 /// Runs the operation.
@@ -42,22 +42,22 @@ pub fn run(call: &QuantizeCall<'_>, mut out: QuantizeOut<'_>) -> Result<(), Kern
             _ => x / scale,
         };
         let zero_point = call.zero_point.map_or(0, |tensor| tensor.int_at(&group));
+        let integer = |lowest, highest| integer(quotient, zero_point, lowest, highest);
         match call.format {
-            Format::Int8 => out.quantized.set_int(&element, integer(quotient, zero_point, -128, 127)),
-            Format::Uint8 => out.quantized.set_int(&element, integer(quotient, zero_point, 0, 255)),
-            Format::Int16 => out.quantized.set_int(&element, integer(quotient, zero_point, -32768, 32767)),
-            Format::Uint16 => out.quantized.set_int(&element, integer(quotient, zero_point, 0, 65535)),
-            Format::Int4 => {
-                set_nibble(&mut out.quantized, &element, integer(quotient, zero_point, -8, 7) as u8 & 15);
-            }
-            Format::Uint4 => {
-                set_nibble(&mut out.quantized, &element, integer(quotient, zero_point, 0, 15) as u8);
-            }
+            Format::Int8 => out.quantized.set_int(&element, integer(-128, 127)),
+            Format::Uint8 => out.quantized.set_int(&element, integer(0, 255)),
+            Format::Int16 => out.quantized.set_int(&element, integer(-32768, 32767)),
+            Format::Uint16 => out.quantized.set_int(&element, integer(0, 65535)),
+            Format::Int4 => set_packed_code::<4>(&mut out.quantized, &element, integer(-8, 7)),
+            Format::Uint4 => set_packed_code::<4>(&mut out.quantized, &element, integer(0, 15)),
+            Format::Int2 => set_packed_code::<2>(&mut out.quantized, &element, integer(-2, 1)),
+            Format::Uint2 => set_packed_code::<2>(&mut out.quantized, &element, integer(0, 3)),
             // Stores to both FP8 formats round to nearest even, saturate and keep NaN.
             Format::Fp8E4m3 | Format::Fp8E5m2 => out.quantized.set(&element, f64::from(quotient)),
             // The encoding maps NaN to 0.
             Format::Mxfp4 | Format::Nvfp4 => {
-                set_nibble(&mut out.quantized, &element, f64_to_f4_e2m1(f64::from(quotient)));
+                let code = f64_to_f4_e2m1(f64::from(quotient));
+                set_packed_code::<4>(&mut out.quantized, &element, code.into());
             }
         }
     }
@@ -101,7 +101,10 @@ fn scale_of(format: Format, largest: f32, global_scale: f32) -> Result<f32, Kern
         Format::Int8 => (largest / 127.0).max(smallest),
         Format::Int4 => (largest / 7.0).max(smallest),
         Format::Int16 => (largest / 32767.0).max(smallest),
-        Format::Uint8 | Format::Uint4 | Format::Uint16 => return Err(KernelError::failed("unsigned formats require `scale`")),
+        Format::Int2 => largest,
+        Format::Uint8 | Format::Uint4 | Format::Uint16 | Format::Uint2 => {
+            return Err(KernelError::failed("unsigned formats require `scale`"));
+        }
         Format::Fp8E4m3 => (largest / 448.0).max(smallest),
         Format::Fp8E5m2 => (largest / 57344.0).max(smallest),
         Format::Mxfp4 => {

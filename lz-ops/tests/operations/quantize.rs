@@ -150,9 +150,44 @@ fn sixteen_bits_saturate_and_round_trip() {
 }
 
 #[test]
+fn four_codes_of_two_bits_are_in_a_byte() {
+    let bytes: Vec<u8> = (0..=255).collect();
+    let decoded = dequantize_row(view(&bytes, &[1, 256]), DequantizeFormat::Int2);
+    assert_eq!(
+        decoded[4 * 0b11_10_01_00..][..4],
+        [0.0, 1.0, -2.0, -1.0],
+        "the lowest bits are the first element"
+    );
+    assert_eq!(values::<u8>(&quantize_row(&decoded, QuantizeFormat::Int2, 1.0, None)), bytes);
+    let decoded = dequantize_row(view(&bytes, &[1, 256]), DequantizeFormat::Uint2);
+    assert_eq!(decoded[4 * 0b11_10_01_00..][..4], [0.0, 1.0, 2.0, 3.0]);
+    assert_eq!(values::<u8>(&quantize_row(&decoded, QuantizeFormat::Uint2, 1.0, None)), bytes);
+    // Codes 1 (saturated), -2 (saturated), -1, 0 and 1.
+    let x = [9.0f32, -9.0, -1.0, 0.5, 1.0];
+    let found = values::<u8>(&quantize_row(&x, QuantizeFormat::Int2, 1.0, None));
+    assert_eq!(found, [0b00_11_10_01, 0b01], "unused bits are 0");
+    // With three elements, the last code of the byte is not read.
+    let scale = [2.0f32];
+    let args = Dequantize::new(
+        view(&[0b11_10_01_00u8], &[1, 1]),
+        view(&scale, &[]),
+        DequantizeFormat::Uint2,
+        DequantizeGranularity::Tensor,
+    );
+    for (inner, ok) in [(0, false), (1, true), (3, true), (4, true), (5, false)] {
+        let result = dequantize(&crate::reference_engine(), args.clone().inner(inner));
+        assert_eq!(result.is_ok(), ok, "{inner}");
+    }
+    let output = dequantize(&crate::reference_engine(), args.inner(3)).unwrap().output;
+    assert_eq!(values::<f32>(&output), [0.0, 2.0, 4.0]);
+}
+
+#[test]
 fn unsigned_formats_require_scales() {
     let x = [1.0f32, -1.0];
-    for format in [QuantizeFormat::Uint8, QuantizeFormat::Uint4, QuantizeFormat::Uint16] {
+    for format in
+        [QuantizeFormat::Uint8, QuantizeFormat::Uint4, QuantizeFormat::Uint16, QuantizeFormat::Uint2]
+    {
         let args = Quantize::new(view(&x, &[1, 2]), format, QuantizeGranularity::Tensor);
         let error = quantize(&crate::reference_engine(), args).unwrap_err();
         assert!(error.has(ReasonCode::QuantScaleMissing), "{error}");

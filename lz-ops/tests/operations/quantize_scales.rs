@@ -52,6 +52,7 @@ fn each_format_has_its_own_largest_value() {
         (QuantizeFormat::Int8, 127.0),
         (QuantizeFormat::Int4, 7.0),
         (QuantizeFormat::Int16, 32767.0),
+        (QuantizeFormat::Int2, 1.0),
         (QuantizeFormat::Fp8E4m3, 448.0),
         (QuantizeFormat::Fp8E5m2, 57344.0),
     ] {

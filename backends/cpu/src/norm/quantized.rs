@@ -113,6 +113,8 @@ impl<S: Simd, T: Float> Job<'_, S, T> {
             Format::Uint4 => self.rows::<Unsigned<4>>(&encoder, &source, &codes),
             Format::Int16 => self.rows::<Signed<16>>(&encoder, &source, &codes),
             Format::Uint16 => self.rows::<Unsigned<16>>(&encoder, &source, &codes),
+            Format::Int2 => self.rows::<Signed<2>>(&encoder, &source, &codes),
+            Format::Uint2 => self.rows::<Unsigned<2>>(&encoder, &source, &codes),
             Format::Fp8E4m3 => self.rows::<E4M3>(&encoder, &source, &codes),
             Format::Fp8E5m2 => self.rows::<E5M2>(&encoder, &source, &codes),
             Format::Mxfp4 | Format::Nvfp4 => self.rows::<E2M1>(&encoder, &source, &codes),

@@ -1,8 +1,8 @@
 //! Quantized formats: encoding of lanes to stored codes, and decoding.
 
 use crate::simd::{
-    E2M1, E4M3, E5M2, Simd, Span, decode, encode, load_bytes, load_nibbles, load_u16, store_bytes,
-    store_nibbles, store_u16,
+    E2M1, E4M3, E5M2, Simd, Span, decode, encode, load_bytes, load_nibbles, load_quarters, load_u16,
+    store_bytes, store_nibbles, store_quarters, store_u16,
 };
 
 /// Larger zero points take the scalar path, because sums may overflow i32 lanes.
@@ -40,7 +40,7 @@ pub(crate) trait Code: Copy + Send + Sync + 'static {
     unsafe fn load<S: Simd>(simd: S, row: *const u8, span: impl Span, zero_point: S::I32) -> S::F32;
 }
 
-/// Integers with `BITS` bits, 4, 8 or 16: two's complement if `SIGNED`.
+/// Integers with `BITS` bits, 2, 4, 8 or 16: two's complement if `SIGNED`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Integer<const BITS: u32, const SIGNED: bool>;
 
@@ -146,6 +146,7 @@ unsafe fn store_codes<S: Simd, const BITS: u32>(simd: S, row: *mut u8, span: imp
     // SAFETY: the caller guarantees the elements.
     unsafe {
         match BITS {
+            2 => store_quarters(simd, row, span, code),
             4 => store_nibbles(simd, row, span, code),
             8 => store_bytes(simd, row, span, code),
             _ => store_u16(simd, row, span, code),
@@ -160,6 +161,7 @@ unsafe fn load_codes<S: Simd, const BITS: u32>(simd: S, row: *const u8, span: im
     // SAFETY: the caller guarantees the elements.
     unsafe {
         match BITS {
+            2 => load_quarters(simd, row, span),
             4 => load_nibbles(simd, row, span),
             8 => load_bytes(simd, row, span),
             _ => load_u16(simd, row, span),

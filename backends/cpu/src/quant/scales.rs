@@ -31,13 +31,15 @@ impl Rule {
             QuantizeFormat::Int8 => Rule::Quotient(127.0),
             QuantizeFormat::Int4 => Rule::Quotient(7.0),
             QuantizeFormat::Int16 => Rule::Quotient(32767.0),
+            QuantizeFormat::Int2 => Rule::Quotient(1.0),
             QuantizeFormat::Fp8E4m3 => Rule::Quotient(448.0),
             QuantizeFormat::Fp8E5m2 => Rule::Quotient(57344.0),
             QuantizeFormat::Mxfp4 => Rule::PowerOfTwo,
             QuantizeFormat::Nvfp4 => Rule::Nvfp4 { global },
-            QuantizeFormat::Uint8 | QuantizeFormat::Uint4 | QuantizeFormat::Uint16 => {
-                Rule::Quotient(f32::NAN)
-            }
+            QuantizeFormat::Uint8
+            | QuantizeFormat::Uint4
+            | QuantizeFormat::Uint16
+            | QuantizeFormat::Uint2 => Rule::Quotient(f32::NAN),
         }
     }
 

@@ -250,6 +250,43 @@ pub unsafe fn load_bytes<S: Simd>(simd: S, row: *const u8, span: impl Span) -> S
     }
 }
 
+/// Stores the low two bits of each lane, four lanes per byte, the first in the lowest bits; unused bits of the last byte are 0.
+/// # Safety
+/// The span starts at a multiple of 4, and its bytes are writable from `row`.
+#[inline(always)]
+pub unsafe fn store_quarters<S: Simd>(simd: S, row: *mut u8, span: impl Span, value: S::I32) {
+    let mut whole = [0u8; MAX_LANES];
+    // SAFETY: the buffer has space for all lanes; the caller guarantees the bytes of the span.
+    unsafe {
+        simd.store_u8(whole.as_mut_ptr(), value);
+        let count = span.part().unwrap_or(S::LANES);
+        whole[count..].fill(0);
+        let to = row.add(span.at() / 4);
+        for (byte, codes) in whole.as_chunks::<4>().0.iter().take(count.div_ceil(4)).enumerate() {
+            let codes = u32::from_le_bytes(*codes) & 0x0303_0303;
+            to.add(byte).write((codes | codes >> 6 | codes >> 12 | codes >> 18) as u8);
+        }
+    }
+}
+
+/// Loads unsigned 2-bit values, four per byte, the first in the lowest bits.
+/// # Safety
+/// The span starts at a multiple of 4, and its bytes are readable from `row`.
+#[inline(always)]
+pub unsafe fn load_quarters<S: Simd>(simd: S, row: *const u8, span: impl Span) -> S::I32 {
+    let mut whole = [0u8; MAX_LANES];
+    // SAFETY: the caller guarantees the bytes of the span; the buffer has all lanes.
+    unsafe {
+        let from = row.add(span.at() / 4);
+        let count = span.part().unwrap_or(S::LANES);
+        for (byte, codes) in whole.as_chunks_mut::<4>().0.iter_mut().take(count.div_ceil(4)).enumerate() {
+            let stored = u32::from(from.add(byte).read());
+            *codes = ((stored | stored << 6 | stored << 12 | stored << 18) & 0x0303_0303).to_le_bytes();
+        }
+        simd.load_u8(whole.as_ptr())
+    }
+}
+
 /// Stores the low 16 bits of each lane.
 /// # Safety
 /// The 16-bit elements of the span are writable from `row`, which need not be aligned.

@@ -28,8 +28,8 @@ pub use avx2::Avx2;
 pub use avx512::{Amx, Avx512, Vnni};
 pub(crate) use element::MAX_LANES;
 pub use element::{
-    Float, FloatKind, FullVector, Span, Tail, load_bytes, load_nibbles, load_u16, store_bytes, store_nibbles,
-    store_u16,
+    Float, FloatKind, FullVector, Span, Tail, load_bytes, load_nibbles, load_quarters, load_u16, store_bytes,
+    store_nibbles, store_quarters, store_u16,
 };
 pub use math::{exp, exp2};
 pub use minifloat::{E2M1, E4M3, E5M2, SmallFloat, decode, encode};

@@ -19,7 +19,7 @@ struct Integers {
     highest: i64,
 }
 
-const FORMATS: [Integers; 6] = [
+const FORMATS: [Integers; 8] = [
     Integers {
         quantize: QuantizeFormat::Int8,
         dequantize: DequantizeFormat::Int8,
@@ -61,6 +61,20 @@ const FORMATS: [Integers; 6] = [
         bits: 16,
         lowest: 0,
         highest: 65535,
+    },
+    Integers {
+        quantize: QuantizeFormat::Int2,
+        dequantize: DequantizeFormat::Int2,
+        bits: 2,
+        lowest: -2,
+        highest: 1,
+    },
+    Integers {
+        quantize: QuantizeFormat::Uint2,
+        dequantize: DequantizeFormat::Uint2,
+        bits: 2,
+        lowest: 0,
+        highest: 3,
     },
 ];
 

@@ -282,7 +282,7 @@ def sample_topp(
     )
 
 
-_Format = Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16"]
+_Format = Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16", "int2", "uint2"]
 _Granularity = Literal["tensor", "channel", "head", "block"]
 
 

@@ -1327,7 +1327,7 @@ def _fake_dequantize(quantized, scale, zero_point=None, global_scale=None, *, fo
         output_dtype = 'f32'
     *axis_outer, axis_channels, axis_stored = quantized.shape
     if inner is None:
-        inner = 2 * axis_stored if format in ('int4', 'uint4', 'mxfp4', 'nvfp4') else axis_stored
+        inner = 4 * axis_stored if format in ('int2', 'uint2') else 2 * axis_stored if format in ('int4', 'uint4', 'mxfp4', 'nvfp4') else axis_stored
     result_output = quantized.new_empty((*axis_outer, axis_channels, inner), dtype={"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[output_dtype])
     return result_output
 
@@ -2020,8 +2020,8 @@ def _fake_quantize(x, scale=None, zero_point=None, global_scale=None, *, format,
     if block_size is None:
         block_size = 16 if format == 'nvfp4' else 32
     *axis_outer, axis_channels, axis_inner = x.shape
-    result_quantized = x.new_empty({"int8": (*axis_outer, axis_channels, axis_inner), "int4": (*axis_outer, axis_channels, -(-axis_inner // 2)), "fp8_e4m3": (*axis_outer, axis_channels, axis_inner), "fp8_e5m2": (*axis_outer, axis_channels, axis_inner), "mxfp4": (*axis_outer, axis_channels, -(-axis_inner // 2)), "nvfp4": (*axis_outer, axis_channels, -(-axis_inner // 2)), "uint8": (*axis_outer, axis_channels, axis_inner), "uint4": (*axis_outer, axis_channels, -(-axis_inner // 2)), "int16": (*axis_outer, axis_channels, axis_inner), "uint16": (*axis_outer, axis_channels, axis_inner)}[format], dtype={"int8": torch.int8, "int4": torch.uint8, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2, "mxfp4": torch.float4_e2m1fn_x2, "nvfp4": torch.float4_e2m1fn_x2, "uint8": torch.uint8, "uint4": torch.uint8, "int16": torch.int16, "uint16": torch.uint16}[format])
-    result_scale_out = x.new_empty({"tensor": (), "channel": (axis_channels,), "head": (axis_channels,), "block": (*axis_outer, axis_channels, -(-axis_inner // block_size))}[granularity], dtype={"int8": torch.float32, "int4": torch.float32, "fp8_e4m3": torch.float32, "fp8_e5m2": torch.float32, "mxfp4": torch.float8_e8m0fnu, "nvfp4": torch.float8_e4m3fn, "uint8": torch.float32, "uint4": torch.float32, "int16": torch.float32, "uint16": torch.float32}[format]) if not (scale is not None) else None
+    result_quantized = x.new_empty({"int8": (*axis_outer, axis_channels, axis_inner), "int4": (*axis_outer, axis_channels, -(-axis_inner // 2)), "fp8_e4m3": (*axis_outer, axis_channels, axis_inner), "fp8_e5m2": (*axis_outer, axis_channels, axis_inner), "mxfp4": (*axis_outer, axis_channels, -(-axis_inner // 2)), "nvfp4": (*axis_outer, axis_channels, -(-axis_inner // 2)), "uint8": (*axis_outer, axis_channels, axis_inner), "uint4": (*axis_outer, axis_channels, -(-axis_inner // 2)), "int16": (*axis_outer, axis_channels, axis_inner), "uint16": (*axis_outer, axis_channels, axis_inner), "int2": (*axis_outer, axis_channels, -(-axis_inner // 4)), "uint2": (*axis_outer, axis_channels, -(-axis_inner // 4))}[format], dtype={"int8": torch.int8, "int4": torch.uint8, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2, "mxfp4": torch.float4_e2m1fn_x2, "nvfp4": torch.float4_e2m1fn_x2, "uint8": torch.uint8, "uint4": torch.uint8, "int16": torch.int16, "uint16": torch.uint16, "int2": torch.uint8, "uint2": torch.uint8}[format])
+    result_scale_out = x.new_empty({"tensor": (), "channel": (axis_channels,), "head": (axis_channels,), "block": (*axis_outer, axis_channels, -(-axis_inner // block_size))}[granularity], dtype={"int8": torch.float32, "int4": torch.float32, "fp8_e4m3": torch.float32, "fp8_e5m2": torch.float32, "mxfp4": torch.float8_e8m0fnu, "nvfp4": torch.float8_e4m3fn, "uint8": torch.float32, "uint4": torch.float32, "int16": torch.float32, "uint16": torch.float32, "int2": torch.float32, "uint2": torch.float32}[format]) if not (scale is not None) else None
     if not (scale is not None):
         return result_quantized, result_scale_out
     return result_quantized

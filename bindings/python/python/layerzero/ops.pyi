@@ -2836,7 +2836,7 @@ class _DequantizePlan(PlanHandle):
         zero_point: Tensor | None = None,
         global_scale: Tensor | None = None,
         *,
-        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16"],
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16", "int2", "uint2"],
         granularity: Literal["tensor", "channel", "head", "block"],
         block_size: int | None = None,
         inner: int | None = None,
@@ -2852,7 +2852,7 @@ class _Dequantize:
         zero_point: Tensor | None = None,
         global_scale: Tensor | None = None,
         *,
-        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16"],
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16", "int2", "uint2"],
         granularity: Literal["tensor", "channel", "head", "block"],
         block_size: int | None = None,
         inner: int | None = None,
@@ -2876,17 +2876,18 @@ class _Dequantize:
 
         **Storage.** int16 and uint16 take two bytes per element; int8, uint8, fp8_e4m3 and fp8_e5m2 take one. int4 (two's complement), uint4,
         mxfp4 and nvfp4 (e2m1) take half a byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
-        high nibble is 0.
+        high nibble is 0. int2 (two's complement) and uint2 take a quarter of a byte, element 4i of a row in the lowest bits of byte i; unused bits
+        of the last byte of a row are ignored.
 
         Args:
-            quantized: `[outer..., channels, stored]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8; int16: int16; uint16: uint16. The stored values.
-            scale: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32. Scale of each group.
+            quantized: `[outer..., channels, stored]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8; int16: int16; uint16: uint16; int2: uint8; uint2: uint8. The stored values.
+            scale: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32; int2: float32; uint2: float32. Scale of each group.
             zero_point: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int32. Zero point of each group, for integer formats.
             global_scale: `[]` float32. Second scale of nvfp4, by which the scales were multiplied.
             format: The format of the stored values (required).
             granularity: Which elements share a scale (required).
             block_size: Elements per block, with granularity block (default `16 if format == nvfp4 else 32`).
-            inner: Last dimension of the output; required if it is odd in a format with half a byte per element (default `2 * stored if format in [int4, uint4, mxfp4, nvfp4] else stored`).
+            inner: Last dimension of the output; required if the last byte of a row is only partly used (default `4 * stored if format in [int2, uint2] else (2 * stored if format in [int4, uint4, mxfp4, nvfp4] else stored)`).
             output_dtype: The dtype of the output (default `f32`).
 
         Returns:
@@ -2905,7 +2906,7 @@ class _Dequantize:
         zero_point: Tensor | None = None,
         global_scale: Tensor | None = None,
         *,
-        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16"],
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16", "int2", "uint2"],
         granularity: Literal["tensor", "channel", "head", "block"],
         block_size: int | None = None,
         inner: int | None = None,
@@ -4479,7 +4480,7 @@ class _QuantizePlan(PlanHandle):
         zero_point: Tensor | None = None,
         global_scale: Tensor | None = None,
         *,
-        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16"],
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16", "int2", "uint2"],
         granularity: Literal["tensor", "channel", "head", "block"],
         block_size: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
@@ -4493,7 +4494,7 @@ class _Quantize:
         zero_point: Tensor | None = None,
         global_scale: Tensor | None = None,
         *,
-        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16"],
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16", "int2", "uint2"],
         granularity: Literal["tensor", "channel", "head", "block"],
         block_size: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
@@ -4511,7 +4512,8 @@ class _Quantize:
             r[e] = x[e] / (s[e] / global_scale)                      nvfp4; global_scale is 1 if not given
             q[e] = saturate(round_half_even(r[e]) + z[e])            int8 to -128 … 127, int4 to -8 … 7, uint8 to 0 … 255,
                                                                      uint4 to 0 … 15, int16 to -32768 … 32767, uint16 to
-                                                                     0 … 65535; z is 0 if not given
+                                                                     0 … 65535, int2 to -2 … 1, uint2 to 0 … 3; z is 0 if
+                                                                     not given
             q[e] = the nearest value of the format to r[e], ties to the even mantissa, saturated to the largest finite
                    value: 448 (e4m3), 57344 (e5m2), 6 (e2m1)
 
@@ -4521,7 +4523,7 @@ class _Quantize:
         **Scales.** If `scale` is not given, it is computed and returned as `scale_out`. With A the largest absolute value of the
         group (NaN if one of its elements is NaN), each step rounded to f32:
 
-            int8: A / 127          int4: A / 7          int16: A / 32767           fp8_e4m3: A / 448          fp8_e5m2: A / 57344
+            int16: A / 32767       int8: A / 127        int4: A / 7          int2: A          fp8_e4m3: A / 448      fp8_e5m2: A / 57344
             mxfp4: 2^(⌊log2 A⌋ - 2), the exponent clamped to -127 … 127             (the floor rule of OCP)
             nvfp4: A / 6 * global_scale, rounded to the nearest e4m3, ties to even, saturated to 448
 
@@ -4531,11 +4533,12 @@ class _Quantize:
 
         **Storage.** int16 and uint16 take two bytes per element; int8, uint8, fp8_e4m3 and fp8_e5m2 take one. int4 (two's complement), uint4,
         mxfp4 and nvfp4 (e2m1) take half a byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
-        high nibble is 0.
+        high nibble is 0. int2 (two's complement) and uint2 take a quarter of a byte, element 4i of a row in the lowest bits of byte i; unused bits
+        of the last byte of a row are 0.
 
         Args:
             x: `[outer..., channels, inner]` `T`. The tensor to quantize.
-            scale: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32. Scale of each group; if absent, scales are computed.
+            scale: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32; int2: float32; uint2: float32. Scale of each group; if absent, scales are computed.
             zero_point: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int32. Zero point of each group, for integer formats with given scales.
             global_scale: `[]` float32. Second scale of nvfp4, by which the scales were multiplied.
             format: The format of the result (required).
@@ -4543,8 +4546,8 @@ class _Quantize:
             block_size: Elements per block, with granularity block (default `16 if format == nvfp4 else 32`).
 
         Returns:
-            quantized: int8: `[outer..., channels, inner]`; int4: `[outer..., channels, ceil_div(inner, 2)]`; fp8_e4m3: `[outer..., channels, inner]`; fp8_e5m2: `[outer..., channels, inner]`; mxfp4: `[outer..., channels, ceil_div(inner, 2)]`; nvfp4: `[outer..., channels, ceil_div(inner, 2)]`; uint8: `[outer..., channels, inner]`; uint4: `[outer..., channels, ceil_div(inner, 2)]`; int16: `[outer..., channels, inner]`; uint16: `[outer..., channels, inner]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8; int16: int16; uint16: uint16. The rounded values.
-            scale_out: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32. The computed scale of each group. Only where `not given(scale)`.
+            quantized: int8: `[outer..., channels, inner]`; int4: `[outer..., channels, ceil_div(inner, 2)]`; fp8_e4m3: `[outer..., channels, inner]`; fp8_e5m2: `[outer..., channels, inner]`; mxfp4: `[outer..., channels, ceil_div(inner, 2)]`; nvfp4: `[outer..., channels, ceil_div(inner, 2)]`; uint8: `[outer..., channels, inner]`; uint4: `[outer..., channels, ceil_div(inner, 2)]`; int16: `[outer..., channels, inner]`; uint16: `[outer..., channels, inner]`; int2: `[outer..., channels, ceil_div(inner, 4)]`; uint2: `[outer..., channels, ceil_div(inner, 4)]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8; int16: int16; uint16: uint16; int2: uint8; uint2: uint8. The rounded values.
+            scale_out: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32; int2: float32; uint2: float32. The computed scale of each group. Only where `not given(scale)`.
 
         Example:
             x = torch.randn((1, 499, 768), dtype=torch.float32)
@@ -4558,7 +4561,7 @@ class _Quantize:
         zero_point: Tensor | None = None,
         global_scale: Tensor | None = None,
         *,
-        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16"],
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16", "int2", "uint2"],
         granularity: Literal["tensor", "channel", "head", "block"],
         block_size: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,

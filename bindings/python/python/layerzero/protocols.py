@@ -609,7 +609,7 @@ class Dequantize(Protocol):
         global_scale: Any,
         /,
         *,
-        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16"],
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16", "int2", "uint2"],
         granularity: Literal["tensor", "channel", "head", "block"],
         block_size: int,
         inner: int,
@@ -978,7 +978,7 @@ class Quantize(Protocol):
         global_scale: Any,
         /,
         *,
-        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16"],
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16", "int2", "uint2"],
         granularity: Literal["tensor", "channel", "head", "block"],
         block_size: int,
     ) -> Any: ...

@@ -152,7 +152,7 @@ def test_quantize_roundtrip_of_every_format(format):
     assert lz.which("dequantize", values, scale, **keywords).kernel_id
 
 
-@pytest.mark.parametrize(("format", "bits"), [("uint8", 8), ("uint4", 4), ("uint16", 16)])
+@pytest.mark.parametrize(("format", "bits"), [("uint8", 8), ("uint4", 4), ("uint16", 16), ("uint2", 2)])
 def test_unsigned_codes_have_given_scales_and_zero_points(format, bits):
     x = np.random.default_rng(6).normal(size=(3, 33)).astype(np.float32)
     highest = 2**bits - 1

@@ -423,11 +423,19 @@ FORMATS = {
     np.dtype(np.uint16): "uint16",
     np.dtype(ml_dtypes.int4): "int4",
     np.dtype(ml_dtypes.uint4): "uint4",
+    np.dtype(ml_dtypes.int2): "int2",
+    np.dtype(ml_dtypes.uint2): "uint2",
     np.dtype(ml_dtypes.float8_e4m3fn): "fp8_e4m3",
     np.dtype(ml_dtypes.float8_e5m2): "fp8_e5m2",
 }
 # Bits of dtypes that are packed, several in a byte.
-PACKED = {np.dtype(ml_dtypes.int4): 4, np.dtype(ml_dtypes.uint4): 4, np.dtype(ml_dtypes.float4_e2m1fn): 4}
+PACKED = {
+    np.dtype(ml_dtypes.int4): 4,
+    np.dtype(ml_dtypes.uint4): 4,
+    np.dtype(ml_dtypes.float4_e2m1fn): 4,
+    np.dtype(ml_dtypes.int2): 2,
+    np.dtype(ml_dtypes.uint2): 2,
+}
 BLOCKS = {"mxfp4": (32, ml_dtypes.float8_e8m0fnu), "nvfp4": (16, ml_dtypes.float8_e4m3fn)}
 FLOATS = (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn)
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}

@@ -45,7 +45,7 @@ fn weight(call: &MlpLinearWeightOnlyCall<'_>, o: i64, i: i64) -> f64 {
         Format::Int8 => byte_at(&call.weight, panels, o, i),
         Format::Int4 => {
             let byte = byte_at(&call.weight, panels, o, i / 2) as u8;
-            sign_extended(if i % 2 == 1 { byte >> 4 } else { byte & 15 })
+            sign_extended::<4>(if i % 2 == 1 { byte >> 4 } else { byte & 15 })
         }
     };
     let group = match call.granularity {

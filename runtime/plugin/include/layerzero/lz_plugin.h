@@ -1217,7 +1217,7 @@ typedef struct lz_conv_causal1d_step_kernel {
 
 #define LZ_DEQUANTIZE_VERSION 1u
 
-enum { LZ_DEQUANTIZE_FORMAT_INT8 = 0, LZ_DEQUANTIZE_FORMAT_INT4 = 1, LZ_DEQUANTIZE_FORMAT_FP8_E4M3 = 2, LZ_DEQUANTIZE_FORMAT_FP8_E5M2 = 3, LZ_DEQUANTIZE_FORMAT_MXFP4 = 4, LZ_DEQUANTIZE_FORMAT_NVFP4 = 5, LZ_DEQUANTIZE_FORMAT_UINT8 = 6, LZ_DEQUANTIZE_FORMAT_UINT4 = 7, LZ_DEQUANTIZE_FORMAT_INT16 = 8, LZ_DEQUANTIZE_FORMAT_UINT16 = 9 };
+enum { LZ_DEQUANTIZE_FORMAT_INT8 = 0, LZ_DEQUANTIZE_FORMAT_INT4 = 1, LZ_DEQUANTIZE_FORMAT_FP8_E4M3 = 2, LZ_DEQUANTIZE_FORMAT_FP8_E5M2 = 3, LZ_DEQUANTIZE_FORMAT_MXFP4 = 4, LZ_DEQUANTIZE_FORMAT_NVFP4 = 5, LZ_DEQUANTIZE_FORMAT_UINT8 = 6, LZ_DEQUANTIZE_FORMAT_UINT4 = 7, LZ_DEQUANTIZE_FORMAT_INT16 = 8, LZ_DEQUANTIZE_FORMAT_UINT16 = 9, LZ_DEQUANTIZE_FORMAT_INT2 = 10, LZ_DEQUANTIZE_FORMAT_UINT2 = 11 };
 
 enum { LZ_DEQUANTIZE_GRANULARITY_TENSOR = 0, LZ_DEQUANTIZE_GRANULARITY_CHANNEL = 1, LZ_DEQUANTIZE_GRANULARITY_HEAD = 2, LZ_DEQUANTIZE_GRANULARITY_BLOCK = 3 };
 
@@ -1226,8 +1226,8 @@ enum { LZ_DEQUANTIZE_OUTPUT_DTYPE_F32 = 0, LZ_DEQUANTIZE_OUTPUT_DTYPE_F16 = 1, L
 typedef struct lz_dequantize_args {
     size_t size;
     uint64_t given; /* bit n: the n-th param is given; kernels get all */
-    const lz_tensor *quantized; /* `[outer..., channels, stored]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8; int16: int16; uint16: uint16 */
-    const lz_tensor *scale; /* tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32 */
+    const lz_tensor *quantized; /* `[outer..., channels, stored]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8; int16: int16; uint16: uint16; int2: uint8; uint2: uint8 */
+    const lz_tensor *scale; /* tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32; int2: float32; uint2: float32 */
     const lz_tensor *zero_point; /* tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int32, or NULL */
     const lz_tensor *global_scale; /* `[]` float32, or NULL */
     uint32_t format; /* param 0 */
@@ -1928,7 +1928,7 @@ typedef struct lz_posenc_rope_kernel {
 
 #define LZ_QUANTIZE_VERSION 1u
 
-enum { LZ_QUANTIZE_FORMAT_INT8 = 0, LZ_QUANTIZE_FORMAT_INT4 = 1, LZ_QUANTIZE_FORMAT_FP8_E4M3 = 2, LZ_QUANTIZE_FORMAT_FP8_E5M2 = 3, LZ_QUANTIZE_FORMAT_MXFP4 = 4, LZ_QUANTIZE_FORMAT_NVFP4 = 5, LZ_QUANTIZE_FORMAT_UINT8 = 6, LZ_QUANTIZE_FORMAT_UINT4 = 7, LZ_QUANTIZE_FORMAT_INT16 = 8, LZ_QUANTIZE_FORMAT_UINT16 = 9 };
+enum { LZ_QUANTIZE_FORMAT_INT8 = 0, LZ_QUANTIZE_FORMAT_INT4 = 1, LZ_QUANTIZE_FORMAT_FP8_E4M3 = 2, LZ_QUANTIZE_FORMAT_FP8_E5M2 = 3, LZ_QUANTIZE_FORMAT_MXFP4 = 4, LZ_QUANTIZE_FORMAT_NVFP4 = 5, LZ_QUANTIZE_FORMAT_UINT8 = 6, LZ_QUANTIZE_FORMAT_UINT4 = 7, LZ_QUANTIZE_FORMAT_INT16 = 8, LZ_QUANTIZE_FORMAT_UINT16 = 9, LZ_QUANTIZE_FORMAT_INT2 = 10, LZ_QUANTIZE_FORMAT_UINT2 = 11 };
 
 enum { LZ_QUANTIZE_GRANULARITY_TENSOR = 0, LZ_QUANTIZE_GRANULARITY_CHANNEL = 1, LZ_QUANTIZE_GRANULARITY_HEAD = 2, LZ_QUANTIZE_GRANULARITY_BLOCK = 3 };
 
@@ -1936,7 +1936,7 @@ typedef struct lz_quantize_args {
     size_t size;
     uint64_t given; /* bit n: the n-th param is given; kernels get all */
     const lz_tensor *x; /* `[outer..., channels, inner]` `T` */
-    const lz_tensor *scale; /* tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32, or NULL */
+    const lz_tensor *scale; /* tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32; int2: float32; uint2: float32, or NULL */
     const lz_tensor *zero_point; /* tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int32, or NULL */
     const lz_tensor *global_scale; /* `[]` float32, or NULL */
     uint32_t format; /* param 0 */
@@ -1946,8 +1946,8 @@ typedef struct lz_quantize_args {
 
 typedef struct lz_quantize_out {
     size_t size;
-    lz_tensor *quantized; /* int8: `[outer..., channels, inner]`; int4: `[outer..., channels, ceil_div(inner, 2)]`; fp8_e4m3: `[outer..., channels, inner]`; fp8_e5m2: `[outer..., channels, inner]`; mxfp4: `[outer..., channels, ceil_div(inner, 2)]`; nvfp4: `[outer..., channels, ceil_div(inner, 2)]`; uint8: `[outer..., channels, inner]`; uint4: `[outer..., channels, ceil_div(inner, 2)]`; int16: `[outer..., channels, inner]`; uint16: `[outer..., channels, inner]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8; int16: int16; uint16: uint16 */
-    lz_tensor *scale_out; /* tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32, NULL unless not given(scale) */
+    lz_tensor *quantized; /* int8: `[outer..., channels, inner]`; int4: `[outer..., channels, ceil_div(inner, 2)]`; fp8_e4m3: `[outer..., channels, inner]`; fp8_e5m2: `[outer..., channels, inner]`; mxfp4: `[outer..., channels, ceil_div(inner, 2)]`; nvfp4: `[outer..., channels, ceil_div(inner, 2)]`; uint8: `[outer..., channels, inner]`; uint4: `[outer..., channels, ceil_div(inner, 2)]`; int16: `[outer..., channels, inner]`; uint16: `[outer..., channels, inner]`; int2: `[outer..., channels, ceil_div(inner, 4)]`; uint2: `[outer..., channels, ceil_div(inner, 4)]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8; int16: int16; uint16: uint16; int2: uint8; uint2: uint8 */
+    lz_tensor *scale_out; /* tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32; int2: float32; uint2: float32, NULL unless not given(scale) */
 } lz_quantize_out;
 
 typedef struct lz_quantize_kernel {

@@ -20,6 +20,8 @@ enum Format {
     Uint4,
     Int16,
     Uint16,
+    Int2,
+    Uint2,
     E4m3,
     E5m2,
     /// `FLOAT4E2M1` with a power-of-two scale per 32 elements.
@@ -58,6 +60,8 @@ impl Format {
             DataType::Uint4 => Ok(&[Format::Uint4]),
             DataType::Int16 => Ok(&[Format::Int16]),
             DataType::Uint16 => Ok(&[Format::Uint16]),
+            DataType::Int2 => Ok(&[Format::Int2]),
+            DataType::Uint2 => Ok(&[Format::Uint2]),
             DataType::Float8E4M3fn => Ok(&[Format::E4m3]),
             DataType::Float8E5M2 => Ok(&[Format::E5m2]),
             DataType::Float4E2M1 => Ok(&[Format::Mxfp4, Format::Nvfp4]),
@@ -74,7 +78,7 @@ impl Format {
     fn dtype(self) -> DType {
         match self {
             Self::Int8 => DType::I8,
-            Self::Uint8 | Self::Int4 | Self::Uint4 => DType::U8,
+            Self::Uint8 | Self::Int4 | Self::Uint4 | Self::Int2 | Self::Uint2 => DType::U8,
             Self::Int16 => DType::I16,
             Self::Uint16 => DType::U16,
             Self::E4m3 => DType::F8E4M3,
@@ -100,6 +104,8 @@ impl Format {
             Self::Uint4 => QuantizeFormat::Uint4,
             Self::Int16 => QuantizeFormat::Int16,
             Self::Uint16 => QuantizeFormat::Uint16,
+            Self::Int2 => QuantizeFormat::Int2,
+            Self::Uint2 => QuantizeFormat::Uint2,
             Self::E4m3 => QuantizeFormat::Fp8E4m3,
             Self::E5m2 => QuantizeFormat::Fp8E5m2,
             Self::Mxfp4 => QuantizeFormat::Mxfp4,
@@ -115,6 +121,8 @@ impl Format {
             Self::Uint4 => DequantizeFormat::Uint4,
             Self::Int16 => DequantizeFormat::Int16,
             Self::Uint16 => DequantizeFormat::Uint16,
+            Self::Int2 => DequantizeFormat::Int2,
+            Self::Uint2 => DequantizeFormat::Uint2,
             Self::E4m3 => DequantizeFormat::Fp8E4m3,
             Self::E5m2 => DequantizeFormat::Fp8E5m2,
             Self::Mxfp4 => DequantizeFormat::Mxfp4,
@@ -312,7 +320,9 @@ fn quantize(x: &NamedTensor, to: DataType, groups: &Groups) -> Result<Vec<Mapped
             call.block_size = block_size;
             let stored = lz_ops::quantize(engine, call)?.quantized;
             let bytes = match to.bits() {
-                bits @ 4 => packed(&groups.by_node(&rows_unpacked(stored.bytes(), inner, bits), 1), bits),
+                bits @ (2 | 4) => {
+                    packed(&groups.by_node(&rows_unpacked(stored.bytes(), inner, bits), 1), bits)
+                }
                 bits => groups.by_node(stored.bytes(), bits / 8),
             };
             Ok(vec![MappedOutput { output: 0, tensor: named_bytes(bytes, to, &shape)? }])

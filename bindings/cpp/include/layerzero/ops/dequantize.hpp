@@ -18,6 +18,8 @@ enum class DequantizeFormat : std::uint32_t {
     Uint4 = 7, ///< `uint4`
     Int16 = 8, ///< `int16`
     Uint16 = 9, ///< `uint16`
+    Int2 = 10, ///< `int2`
+    Uint2 = 11, ///< `uint2`
 };
 
 /// `granularity` of `dequantize`: Which elements share a scale.
@@ -52,11 +54,12 @@ enum class DequantizeOutputDtype : std::uint32_t {
 ///
 /// **Storage.** int16 and uint16 take two bytes per element; int8, uint8, fp8_e4m3 and fp8_e5m2 take one. int4 (two's complement), uint4,
 /// mxfp4 and nvfp4 (e2m1) take half a byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
-/// high nibble is 0.
+/// high nibble is 0. int2 (two's complement) and uint2 take a quarter of a byte, element 4i of a row in the lowest bits of byte i; unused bits
+/// of the last byte of a row are ignored.
 struct Dequantize {
-    /// `[outer..., channels, stored]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8; int16: int16; uint16: uint16. The stored values.
+    /// `[outer..., channels, stored]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8; int16: int16; uint16: uint16; int2: uint8; uint2: uint8. The stored values.
     TensorView quantized;
-    /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32. Scale of each group.
+    /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32; int2: float32; uint2: float32. Scale of each group.
     TensorView scale;
     /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int32. Zero point of each group, for integer formats.
     std::optional<TensorView> zero_point = std::nullopt;
@@ -68,7 +71,7 @@ struct Dequantize {
     Required<DequantizeGranularity> granularity;
     /// Elements per block, with granularity block. Default: `16 if format == nvfp4 else 32`.
     std::optional<std::int64_t> block_size = std::nullopt;
-    /// Last dimension of the output; required if it is odd in a format with half a byte per element. Default: `2 * stored if format in [int4, uint4, mxfp4, nvfp4] else stored`.
+    /// Last dimension of the output; required if the last byte of a row is only partly used. Default: `4 * stored if format in [int2, uint2] else (2 * stored if format in [int4, uint4, mxfp4, nvfp4] else stored)`.
     std::optional<std::int64_t> inner = std::nullopt;
     /// The dtype of the output. Default: `f32`.
     std::optional<DequantizeOutputDtype> output_dtype = std::nullopt;

@@ -18,6 +18,8 @@ enum class QuantizeFormat : std::uint32_t {
     Uint4 = 7, ///< `uint4`
     Int16 = 8, ///< `int16`
     Uint16 = 9, ///< `uint16`
+    Int2 = 10, ///< `int2`
+    Uint2 = 11, ///< `uint2`
 };
 
 /// `granularity` of `quantize`: Which elements share a scale.
@@ -41,7 +43,8 @@ enum class QuantizeGranularity : std::uint32_t {
 ///     r[e] = x[e] / (s[e] / global_scale)                      nvfp4; global_scale is 1 if not given
 ///     q[e] = saturate(round_half_even(r[e]) + z[e])            int8 to -128 … 127, int4 to -8 … 7, uint8 to 0 … 255,
 ///                                                              uint4 to 0 … 15, int16 to -32768 … 32767, uint16 to
-///                                                              0 … 65535; z is 0 if not given
+///                                                              0 … 65535, int2 to -2 … 1, uint2 to 0 … 3; z is 0 if
+///                                                              not given
 ///     q[e] = the nearest value of the format to r[e], ties to the even mantissa, saturated to the largest finite
 ///            value: 448 (e4m3), 57344 (e5m2), 6 (e2m1)
 ///
@@ -51,7 +54,7 @@ enum class QuantizeGranularity : std::uint32_t {
 /// **Scales.** If `scale` is not given, it is computed and returned as `scale_out`. With A the largest absolute value of the
 /// group (NaN if one of its elements is NaN), each step rounded to f32:
 ///
-///     int8: A / 127          int4: A / 7          int16: A / 32767           fp8_e4m3: A / 448          fp8_e5m2: A / 57344
+///     int16: A / 32767       int8: A / 127        int4: A / 7          int2: A          fp8_e4m3: A / 448      fp8_e5m2: A / 57344
 ///     mxfp4: 2^(⌊log2 A⌋ - 2), the exponent clamped to -127 … 127             (the floor rule of OCP)
 ///     nvfp4: A / 6 * global_scale, rounded to the nearest e4m3, ties to even, saturated to 448
 ///
@@ -61,11 +64,12 @@ enum class QuantizeGranularity : std::uint32_t {
 ///
 /// **Storage.** int16 and uint16 take two bytes per element; int8, uint8, fp8_e4m3 and fp8_e5m2 take one. int4 (two's complement), uint4,
 /// mxfp4 and nvfp4 (e2m1) take half a byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
-/// high nibble is 0.
+/// high nibble is 0. int2 (two's complement) and uint2 take a quarter of a byte, element 4i of a row in the lowest bits of byte i; unused bits
+/// of the last byte of a row are 0.
 struct Quantize {
     /// `[outer..., channels, inner]` `T`. The tensor to quantize.
     TensorView x;
-    /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32. Scale of each group; if absent, scales are computed.
+    /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32; int2: float32; uint2: float32. Scale of each group; if absent, scales are computed.
     std::optional<TensorView> scale = std::nullopt;
     /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int32. Zero point of each group, for integer formats with given scales.
     std::optional<TensorView> zero_point = std::nullopt;
@@ -86,17 +90,17 @@ struct Quantize {
 
 /// The results of a call.
 struct QuantizeOutput {
-    /// int8: `[outer..., channels, inner]`; int4: `[outer..., channels, ceil_div(inner, 2)]`; fp8_e4m3: `[outer..., channels, inner]`; fp8_e5m2: `[outer..., channels, inner]`; mxfp4: `[outer..., channels, ceil_div(inner, 2)]`; nvfp4: `[outer..., channels, ceil_div(inner, 2)]`; uint8: `[outer..., channels, inner]`; uint4: `[outer..., channels, ceil_div(inner, 2)]`; int16: `[outer..., channels, inner]`; uint16: `[outer..., channels, inner]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8; int16: int16; uint16: uint16. The rounded values.
+    /// int8: `[outer..., channels, inner]`; int4: `[outer..., channels, ceil_div(inner, 2)]`; fp8_e4m3: `[outer..., channels, inner]`; fp8_e5m2: `[outer..., channels, inner]`; mxfp4: `[outer..., channels, ceil_div(inner, 2)]`; nvfp4: `[outer..., channels, ceil_div(inner, 2)]`; uint8: `[outer..., channels, inner]`; uint4: `[outer..., channels, ceil_div(inner, 2)]`; int16: `[outer..., channels, inner]`; uint16: `[outer..., channels, inner]`; int2: `[outer..., channels, ceil_div(inner, 4)]`; uint2: `[outer..., channels, ceil_div(inner, 4)]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8; int16: int16; uint16: uint16; int2: uint8; uint2: uint8. The rounded values.
     Tensor quantized;
-    /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32. The computed scale of each group. Only when `not given(scale)`.
+    /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32; int2: float32; uint2: float32. The computed scale of each group. Only when `not given(scale)`.
     std::optional<Tensor> scale_out = std::nullopt;
 };
 
 /// The output slots of a call.
 struct QuantizeOut {
-    /// int8: `[outer..., channels, inner]`; int4: `[outer..., channels, ceil_div(inner, 2)]`; fp8_e4m3: `[outer..., channels, inner]`; fp8_e5m2: `[outer..., channels, inner]`; mxfp4: `[outer..., channels, ceil_div(inner, 2)]`; nvfp4: `[outer..., channels, ceil_div(inner, 2)]`; uint8: `[outer..., channels, inner]`; uint4: `[outer..., channels, ceil_div(inner, 2)]`; int16: `[outer..., channels, inner]`; uint16: `[outer..., channels, inner]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8; int16: int16; uint16: uint16. The rounded values.
+    /// int8: `[outer..., channels, inner]`; int4: `[outer..., channels, ceil_div(inner, 2)]`; fp8_e4m3: `[outer..., channels, inner]`; fp8_e5m2: `[outer..., channels, inner]`; mxfp4: `[outer..., channels, ceil_div(inner, 2)]`; nvfp4: `[outer..., channels, ceil_div(inner, 2)]`; uint8: `[outer..., channels, inner]`; uint4: `[outer..., channels, ceil_div(inner, 2)]`; int16: `[outer..., channels, inner]`; uint16: `[outer..., channels, inner]`; int2: `[outer..., channels, ceil_div(inner, 4)]`; uint2: `[outer..., channels, ceil_div(inner, 4)]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2; uint8: uint8; uint4: uint8; int16: int16; uint16: uint16; int2: uint8; uint2: uint8. The rounded values.
     TensorMut quantized;
-    /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32. The computed scale of each group. Only when `not given(scale)`.
+    /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn; uint8: float32; uint4: float32; int16: float32; uint16: float32; int2: float32; uint2: float32. The computed scale of each group. Only when `not given(scale)`.
     std::optional<TensorMut> scale_out = std::nullopt;
 };
 
