@@ -150,6 +150,10 @@ impl Extension {
     }
 }
 
+fn missing(name: &[u8]) -> impl FnOnce(libloading::Error) -> String {
+    move |_| format!("it has no function {}", String::from_utf8_lossy(name))
+}
+
 /// Loads the library, if only this user or root could have written it.
 fn load(path: &Path) -> Result<(Describe, Objects), String> {
     let file = RegularFile::open(path).map_err(|error| error.to_string())?;
@@ -157,11 +161,10 @@ fn load(path: &Path) -> Result<(Describe, Objects), String> {
     // SAFETY: this user or root compiled it from LayerZero's source; it is never closed.
     unsafe {
         let library = Library::new(path).map_err(|error| error.to_string())?;
-        let found = (|| {
-            let objects = Objects { to: *library.get(TO_OBJECT)?, from: *library.get(FROM_OBJECT)? };
-            Ok((*library.get(DESCRIBE)?, objects))
-        })();
+        let describe = *library.get(DESCRIBE).map_err(missing(DESCRIBE))?;
+        let to = *library.get(TO_OBJECT).map_err(missing(TO_OBJECT))?;
+        let from = *library.get(FROM_OBJECT).map_err(missing(FROM_OBJECT))?;
         std::mem::forget(library);
-        found.map_err(|error: libloading::Error| error.to_string())
+        Ok((describe, Objects { to, from }))
     }
 }
