@@ -175,7 +175,7 @@ fn four_codes_of_two_bits_are_in_a_byte() {
         DequantizeGranularity::Tensor,
     );
     for (inner, ok) in [(0, false), (1, true), (3, true), (4, true), (5, false)] {
-        let result = dequantize(&crate::reference_engine(), args.clone().inner(inner));
+        let result = dequantize(&crate::reference_engine(), args.inner(inner));
         assert_eq!(result.is_ok(), ok, "{inner}");
     }
     let output = dequantize(&crate::reference_engine(), args.inner(3)).unwrap().output;
