@@ -65,7 +65,7 @@ impl Integers {
 
 /// Builds lists.
 pub struct Lists {
-    /// Allocating a list can run finalizers, which may build lists too: whoever does not get the lock shares no integers.
+    /// Allocating a list can run finalizers, which may build lists too: without the lock no integers are shared.
     integers: Option<MutexGuard<'static, Integers>>,
 }
 

@@ -160,7 +160,8 @@ def test_changed_policy_is_planned_again_or_refused() -> None:
     try:
         np.testing.assert_allclose(replanned(x), expected, atol=1e-6)
         assert all(step["kernel"] != kernel for step in replanned.plan(x)["steps"])
-        with pytest.raises(lz.LayerZeroError, match="was selected, now"):
+        # With measurements of other tests the layer and its activation may become two steps.
+        with pytest.raises(lz.LayerZeroError, match="was selected, now|the plan has 2 steps, it had 1"):
             refused(x)
     finally:
         lz.configure(deny=[])
