@@ -72,14 +72,23 @@ impl EncodedTexts {
     }
 
     /// Refuses rows that are not within the tokens: a kernel outside of this library may return any.
-    fn checked(self) -> PyResult<EncodedTexts> {
-        let total = self.ids.as_slice().len() as i64;
-        let ascends = self.indptr.is_sorted() && self.indptr.first().is_none_or(|first| *first >= 0);
-        if ascends && self.indptr.last().is_none_or(|last| *last <= total) {
-            Ok(self)
-        } else {
-            Err(PyValueError::new_err("the kernel's result `indptr` must ascend within the tokens"))
+    fn checked(self, texts: usize, has_offsets: bool) -> PyResult<EncodedTexts> {
+        let total = self.ids.as_slice().len();
+        let ascends = self.indptr.is_sorted() && self.indptr.first().is_some_and(|first| *first >= 0);
+        let is_within = self.indptr.last().is_some_and(|last| *last <= total as i64);
+        if self.indptr.len() != texts + 1 || !ascends || !is_within {
+            let message = format!(
+                "the kernel's result `indptr` must have {} numbers that ascend within the tokens",
+                texts + 1
+            );
+            return Err(PyValueError::new_err(message));
         }
+        if has_offsets && self.offsets.as_slice().len() != 2 * total {
+            return Err(PyValueError::new_err(format!(
+                "the kernel's result `offsets` must have {total} ranges"
+            )));
+        }
+        Ok(self)
     }
 }
 
@@ -124,10 +133,11 @@ pub fn encode<'a, 'py>(
             frame.native(|| call.run_kernel(entry, out, run))
         })?;
     }
-    match frame.take_result() {
-        None => EncodedTexts { ids: Values::of(ids), indptr, offsets: Values::of(offsets) }.checked(),
-        Some(result) => read_result(&result)?.checked(),
-    }
+    let encoded = match frame.take_result() {
+        None => EncodedTexts { ids: Values::of(ids), indptr, offsets: Values::of(offsets) },
+        Some(result) => read_result(&result)?,
+    };
+    encoded.checked(strings.len(), return_offsets)
 }
 
 /// Reads the results of a kernel in Python.

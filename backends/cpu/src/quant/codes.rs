@@ -30,7 +30,7 @@ pub(crate) trait Code: Copy + Send + Sync + 'static {
     /// Rounds quotients and stores them, for a zero point with an absolute value below [`LARGE_ZERO_POINT`].
     ///
     /// # Safety
-    /// The elements of the span are writable from `row`; and the first element of the span starts at a byte.
+    /// The elements of the span are writable from `row`, and the first element of the span starts at a byte.
     unsafe fn store<S: Simd>(simd: S, row: *mut u8, span: impl Span, quotient: S::F32, zero_point: S::I32);
 
     /// Loads values minus a zero point with an absolute value below [`LARGE_ZERO_POINT`].

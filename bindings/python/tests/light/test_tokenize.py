@@ -228,6 +228,27 @@ def test_lists_of_a_kernel_in_python(tokenizer):
         lz.unregister_kernel("test.lists.encode")
 
 
+@pytest.mark.parametrize(
+    ("indptr", "ranges"), [([0, 1], 2), ([0, 2, 1], 2), ([0, 1, 3], 2), ([-1, 1, 2], 2), ([0, 1, 2, 2], 2), ([0, 1, 2], 1)]
+)
+def test_wrong_rows_of_a_kernel_in_python_are_errors(tokenizer, indptr, ranges):
+    """Two texts with one token each."""
+
+    @lz.register_kernel(operation="tokenize.encode", id="test.wrong.encode")
+    def kernel(texts, tokenizer, *, add_special_tokens, return_offsets):
+        return np.array([7, 8], np.int32), np.array(indptr, np.int64), np.zeros((ranges, 2), np.int64)
+
+    lz.configure(fallback_enabled=False)
+    lz.lock("tokenize.encode", "test.wrong.encode")
+    try:
+        with pytest.raises((lz.LayerZeroError, ValueError)):
+            TokenCache().encode(["a", "b"], tokenizer, "", False, True)
+    finally:
+        lz.unlock("tokenize.encode")
+        lz.configure(fallback_enabled=True)
+        lz.unregister_kernel("test.wrong.encode")
+
+
 def test_detokenize_takes_lists_arrays_and_numbers_of_numpy(tokenizer):
     ids = lz.tokenize("hello world", tokenizer)
     text = lz.detokenize(ids, tokenizer)
