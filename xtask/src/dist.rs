@@ -76,14 +76,10 @@ fn cpp_tarball(root: &Path, dist: &Path) -> Result<()> {
 
 /// Packs the crates that others may depend on.
 fn crates(root: &Path, dist: &Path) -> Result<()> {
-    let description = metadata::read(root)?;
-    let mut arguments = vec!["package", "--no-verify", "--allow-dirty", "--locked"];
-    let names: Vec<String> = metadata::libraries(&description).into_iter().map(|(name, _)| name).collect();
-    arguments.extend(names.iter().flat_map(|name| ["--package", name]));
-    command::run(root, "cargo", &arguments)?;
+    let names = packages::pack_crates(root)?;
     let folder = dist.join("crates");
     fs::create_dir_all(&folder)?;
-    let version = version(&description)?;
+    let version = version(&metadata::read(root)?)?;
     for name in &names {
         let file = format!("{name}-{version}.crate");
         fs::copy(root.join("target/package").join(&file), folder.join(&file))

@@ -43,17 +43,14 @@ pub fn read(root: &Path) -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("parsing the output of cargo metadata")
 }
 
-/// The members of the workspace that others may depend on: name and folder. Tests, benchmarks and xtask are left out.
+/// The members of the workspace that others may depend on: name and folder. Tests, benchmarks and xtask have `publish = false`.
 pub fn libraries(metadata: &Value) -> Vec<(String, PathBuf)> {
     let members: BTreeSet<&str> = list(&metadata["workspace_members"]).filter_map(Value::as_str).collect();
-    let root = Path::new(text(&metadata["workspace_root"]));
     let mut found: Vec<(String, PathBuf)> = list(&metadata["packages"])
-        .filter(|package| members.contains(text(&package["id"])))
+        .filter(|package| members.contains(text(&package["id"])) && package["publish"].is_null())
         .filter_map(|package| {
             let folder = Path::new(text(&package["manifest_path"])).parent()?;
-            let relative = folder.strip_prefix(root).ok()?;
-            let is_tool = ["tests", "benches", "xtask"].iter().any(|tool| relative.starts_with(tool));
-            (!is_tool).then(|| (text(&package["name"]).to_owned(), folder.to_owned()))
+            Some((text(&package["name"]).to_owned(), folder.to_owned()))
         })
         .collect();
     found.sort();

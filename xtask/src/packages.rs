@@ -73,6 +73,18 @@ fn crates(root: &Path) -> Result<()> {
         command::run(root, &python.to_string_lossy(), &arguments)
             .with_context(|| format!("the package of {name} is incomplete"))?;
     }
-    println!("{} crates contain the files that they include", libraries.len());
+    pack_crates(root)?;
+    println!("{} crates are packed and contain the files that they include", libraries.len());
     Ok(())
+}
+
+/// Packs the crates that others may depend on into `target/package`; returns their names.
+pub fn pack_crates(root: &Path) -> Result<Vec<String>> {
+    let libraries = metadata::libraries(&metadata::read(root)?);
+    let names: Vec<String> = libraries.into_iter().map(|(name, _)| name).collect();
+    // Everything is in Cargo's cache already; online, Cargo would ask the registry again for each crate.
+    let mut arguments = vec!["package", "--no-verify", "--allow-dirty", "--locked", "--offline"];
+    arguments.extend(names.iter().flat_map(|name| ["--package", name]));
+    command::run(root, "cargo", &arguments).context("packing the crates")?;
+    Ok(names)
 }
