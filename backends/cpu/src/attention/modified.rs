@@ -20,7 +20,7 @@ use super::prefill;
 use super::run::{Problem, SyncRef, for_each};
 use super::task::Task;
 use crate::isa::require;
-use crate::simd::{Float, Simd, Span, vectors, with_float};
+use crate::simd::{Float, Simd, Span, Work, vectors, with_float};
 
 /// Rows of a task: they share the widened keys and values.
 const ROWS: usize = 16;
@@ -132,16 +132,35 @@ fn attend<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, batch: usize, modifie
         stack: [[0.0; KEYS]; MAX_DEPTH],
         line: [0.0; MAX_DIM + 16],
     };
-    let (shape, sequence, rows) = (task.shape, task.sequence, task.rows.len());
-    let (dim, dim_v) = (shape.dims[0], shape.dim_v);
-    let (width, width_v) = (dim.next_multiple_of(BLOCK), dim_v.next_multiple_of(BLOCK));
+    let rows = task.rows.len();
     let mut states: [RowState; ROWS] = std::array::from_fn(|row| {
         let (query, head) = task.row(row.min(rows - 1));
         let values = modifier.values(batch, head, query, task.query_position(row.min(rows - 1)));
         RowState { running_max: f64::NEG_INFINITY, sum_exp: 0.0, is_nan: false, values }
     });
-    s.vectorize(|| {
-        let Memory { q, kv, sums, scores, stack, line } = &mut memory;
+    s.perform(Attend { s, task, modifier, memory: &mut memory, states: &mut states });
+    for (row, (state, sums)) in states.iter().zip(memory.sums.chunks_exact(MAX_DIM)).take(rows).enumerate() {
+        write_row(task, row, state, &sums[..task.shape.dim_v]);
+    }
+}
+
+/// All tiles of a task.
+struct Attend<'w, 't, 's, 'a, S, T> {
+    s: S,
+    task: &'w Task<'t, 's, T>,
+    modifier: &'w Modifier<'a>,
+    memory: &'w mut Memory,
+    states: &'w mut [RowState; ROWS],
+}
+
+impl<S: Simd, T: Float> Work for Attend<'_, '_, '_, '_, S, T> {
+    #[inline(always)]
+    fn perform(self) {
+        let Attend { s, task, modifier, memory, states } = self;
+        let (shape, sequence, rows) = (task.shape, task.sequence, task.rows.len());
+        let (dim, dim_v) = (shape.dims[0], shape.dim_v);
+        let (width, width_v) = (dim.next_multiple_of(BLOCK), dim_v.next_multiple_of(BLOCK));
+        let Memory { q, kv, sums, scores, stack, line } = memory;
         for (row, q) in q.chunks_exact_mut(width.max(BLOCK)).take(rows).enumerate() {
             let (query, head) = task.row(row);
             widen(s, sequence.q.at(query, head), dim, line, q);
@@ -153,21 +172,18 @@ fn attend<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, batch: usize, modifie
                 widen(s, sequence.key(start + key, task.head)[0], dim, line, k);
             }
             products(q, kv, width, rows, count, scores);
-            for (row, (scores, state)) in scores.iter_mut().zip(&mut states).take(rows).enumerate() {
+            for (row, (scores, state)) in scores.iter_mut().zip(&mut *states).take(rows).enumerate() {
                 modify(task, row, start, count, modifier, state, scores, stack);
             }
             for (key, v) in kv.chunks_exact_mut(width_v.max(BLOCK)).take(count).enumerate() {
                 widen(s, sequence.key(start + key, task.head)[2], dim_v, line, v);
             }
             for ((scores, state), sums) in
-                scores.iter_mut().zip(&mut states).zip(sums.chunks_exact_mut(MAX_DIM)).take(rows)
+                scores.iter_mut().zip(&mut *states).zip(sums.chunks_exact_mut(MAX_DIM)).take(rows)
             {
                 accumulate(state, &mut scores[..count], kv, width_v, &mut sums[..width_v]);
             }
         }
-    });
-    for (row, (state, sums)) in states.iter().zip(memory.sums.chunks_exact(MAX_DIM)).take(rows).enumerate() {
-        write_row(task, row, state, &sums[..dim_v]);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::simd::{Float, MAX_LANES, Simd, Span, prefetch, vectors};
+use crate::simd::{Float, MAX_LANES, Simd, Span, Work, prefetch, vectors};
 
 /// Prefetch distance in elements of a row. Rows may be pages apart, which defeats the hardware prefetcher.
 const AHEAD: usize = 64;
@@ -22,7 +22,22 @@ pub(crate) unsafe fn transpose_rows<'r, S: Simd, T: Float>(
     row: impl Fn(usize) -> Option<&'r [T]>,
     to: *mut f32,
 ) {
-    s.vectorize(|| {
+    s.perform(Transpose { s, count, wide, depth, row, to });
+}
+
+struct Transpose<S, F> {
+    s: S,
+    count: usize,
+    wide: usize,
+    depth: Range<usize>,
+    row: F,
+    to: *mut f32,
+}
+
+impl<'r, S: Simd, T: Float, F: Fn(usize) -> Option<&'r [T]>> Work for Transpose<S, F> {
+    #[inline(always)]
+    fn perform(self) {
+        let Transpose { s, count, wide, depth, row, to } = self;
         let mut block = Square([0.0; SQUARE]);
         let block = block.0.as_mut_ptr();
         for panel in (0..count).step_by(wide) {
@@ -70,7 +85,7 @@ pub(crate) unsafe fn transpose_rows<'r, S: Simd, T: Float>(
                 }
             }
         }
-    });
+    }
 }
 
 /// Elements of the largest transpose block: MAX_LANES x MAX_LANES.

@@ -73,32 +73,30 @@ fn run<S: Simd, T: Float>(
     });
     let (kind, dtype) = (v.kind()?, caches[0].dtype());
     let append_heads = |values: bool, heads_of: std::ops::Range<usize>, key: &mut [T]| {
-        simd.vectorize(|| {
-            for token in 0..slots.count() {
-                let slot = slots.row(token).first().copied().unwrap_or(-1);
-                let Ok(slot) = usize::try_from(slot) else { continue };
-                let (page, slot_in_page) = (slot / page_size, slot % page_size);
-                for head in heads_of.clone() {
-                    let row = if heads_first {
-                        (page * kv_heads + head) * page_size + slot_in_page
-                    } else {
-                        (page * page_size + slot_in_page) * kv_heads + head
-                    };
-                    let from = if values {
-                        v.start(token * kv_heads + head)
-                    } else {
-                        let from = k.row(token * kv_heads + head);
-                        rotate(simd, from, key, angles(token), call.interleaved);
-                        key.as_ptr().cast()
-                    };
-                    // SAFETY: all rows have the same length (validated); only this task writes this head of
-                    // this cache.
-                    unsafe {
-                        write(simd, kind, from, dtype, caches[usize::from(values)].start(row), v.width())
-                    };
-                }
+        for token in 0..slots.count() {
+            let slot = slots.row(token).first().copied().unwrap_or(-1);
+            let Ok(slot) = usize::try_from(slot) else { continue };
+            let (page, slot_in_page) = (slot / page_size, slot % page_size);
+            for head in heads_of.clone() {
+                let row = if heads_first {
+                    (page * kv_heads + head) * page_size + slot_in_page
+                } else {
+                    (page * page_size + slot_in_page) * kv_heads + head
+                };
+                // Both bodies in one closure are too large to be inlined into `vectorize`.
+                let from = if values {
+                    v.start(token * kv_heads + head)
+                } else {
+                    let from = k.row(token * kv_heads + head);
+                    simd.vectorize(|| rotate(simd, from, key, angles(token), call.interleaved));
+                    key.as_ptr().cast()
+                };
+                let to = caches[usize::from(values)].start(row);
+                // SAFETY: all rows have the same length (validated); only this task writes this head of this
+                // cache.
+                simd.vectorize(|| unsafe { write(simd, kind, from, dtype, to, v.width()) });
             }
-        });
+        }
     };
     let error = FirstError::default();
     let append_heads = |values: bool, heads_of: std::ops::Range<usize>| {

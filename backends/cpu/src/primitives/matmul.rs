@@ -251,7 +251,6 @@ impl<S: Simd, T: Float> Product<S, T> {
         let s = self.s;
         let sums = &sums[..columns.len()];
         let to = self.c.at(row, columns.start);
-        let alpha = s.splat(self.alpha);
         let bias = |column: usize| match self.bias {
             // SAFETY: the bias has an element per column (or row).
             Some((start, step)) => unsafe {
@@ -276,8 +275,9 @@ impl<S: Simd, T: Float> Product<S, T> {
             _ => None,
         };
         if self.c.steps[1] == 1 && (self.bias.is_none() || self.bias_of_rows || dense_bias.is_some()) {
-            let constant = s.splat(if self.bias_of_rows { bias(0) } else { 0.0 });
+            let constant = if self.bias_of_rows { bias(0) } else { 0.0 };
             return s.vectorize(|| {
+                let (alpha, constant) = (s.splat(self.alpha), s.splat(constant));
                 vectors!(S, columns.len(), |span| {
                     // SAFETY: sums, bias and outputs have this many elements.
                     unsafe {
