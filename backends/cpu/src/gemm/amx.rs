@@ -8,6 +8,7 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use super::amx_in_place as in_place;
 use super::blocked::{MAX_MC, mc, packed_bytes};
 use super::tasks::{for_each, row_splits};
 use crate::simd::amx::{BYTES, ROW, SIDE, STEP, Tiles, TilesA, TilesC};
@@ -20,7 +21,7 @@ const BLOCK: usize = 2 * SIDE;
 pub(crate) const NC: usize = 128;
 
 /// KC: steps of K that are packed at once.
-const KC: usize = 512;
+pub(super) const KC: usize = 512;
 
 /// Products with fewer multiply-adds run on the caller's thread.
 const MIN_PARALLEL_MACS: usize = 1 << 21;
@@ -67,13 +68,19 @@ impl Packed {
 /// Every row has `depth` readable elements.
 ///
 /// # Panics
-/// If the workspace is smaller than [`packed_bytes`], or there are more than two A operands.
+/// If the workspace is smaller than [`packed_bytes`] of at least [`BLOCK`] rows, or there are more than two A operands.
 pub(crate) unsafe fn gemm(s: Amx, operands: &GemmOperands<'_>, workspace: &mut [u8], epilogue: Epilogue<'_>) {
     let [rows, columns, depth] = operands.sizes;
     // `packed_bytes` counts f32 elements, so there is space for two bf16 operands.
     assert!(operands.a.len() <= size_of::<f32>() / size_of::<u16>(), "at most two A operands");
-    assert!(workspace.len() as u64 >= packed_bytes(rows, depth), "workspace too small for packed A");
-    let (mc, blocks) = (mc(rows), columns.div_ceil(NC));
+    // With the MC of skinny products, two operands would share tiles.
+    let min_rows = rows.max(BLOCK);
+    assert!(workspace.len() as u64 >= packed_bytes(min_rows, depth), "workspace too small for packed A");
+    if rows <= in_place::MAX_ROWS && depth > 0 && depth.is_multiple_of(STEP) {
+        // SAFETY: the caller guarantees the rows; the workspace has space for two operands of at least so many rows.
+        return unsafe { in_place::gemm(s, operands, workspace, epilogue) };
+    }
+    let (mc, blocks) = (mc(min_rows), columns.div_ceil(NC));
     let packed = Packed { start: workspace.as_mut_ptr(), mc, steps: depth.div_ceil(STEP) };
     let parallel = rows * columns * depth >= MIN_PARALLEL_MACS;
     for first in (0..rows).step_by(mc) {
@@ -182,7 +189,7 @@ unsafe fn load(from: *const u16, count: usize) -> __m512i {
 
 /// Packs up to sixteen rows of A as tiles; missing rows are 0.
 #[inline(never)]
-unsafe fn pack_a(s: Avx512, a: RowsAt<'_>, rows: Range<usize>, depth: usize, to: *mut u8) {
+pub(super) unsafe fn pack_a(s: Avx512, a: RowsAt<'_>, rows: Range<usize>, depth: usize, to: *mut u8) {
     for offset in 0..SIDE {
         let from = (offset < rows.len()).then(|| a(rows.start + offset));
         s.vectorize(|| {
@@ -202,7 +209,13 @@ unsafe fn pack_a(s: Avx512, a: RowsAt<'_>, rows: Range<usize>, depth: usize, to:
 
 /// Packs B in the VNNI layout: sixteen rows at a time, pairs of elements of each, step after step of K.
 #[inline(never)]
-unsafe fn pack_b(s: Avx512, b: RowsAt<'_>, columns: Range<usize>, part: Range<usize>, to: *mut u16) {
+pub(super) unsafe fn pack_b(
+    s: Avx512,
+    b: RowsAt<'_>,
+    columns: Range<usize>,
+    part: Range<usize>,
+    to: *mut u16,
+) {
     #[repr(align(64))]
     struct Square([u16; SIDE * STEP]);
     let steps = part.len().div_ceil(STEP);

@@ -2,7 +2,7 @@
 //! is bound by memory bandwidth.
 
 use crate::rows::Rows;
-use crate::simd::{Float, Simd, vectors};
+use crate::simd::{Float, Simd, Span, prefetch_l2, vectors};
 
 /// Maximum number of rows of A for which this path is faster than the blocked GEMM.
 pub(crate) const MAX_SKINNY_ROWS: usize = 8;
@@ -18,28 +18,57 @@ pub(crate) unsafe fn dots<S: Simd, A: Float, B: Float>(
     depth: usize,
     take: &mut dyn FnMut(usize, usize, f32),
 ) {
+    // SAFETY: the caller guarantees the lengths.
+    unsafe { dots_before(s, left, right, &[], depth, take) }
+}
+
+/// As [`dots`]; also prefetches `next`, the rows of B that the caller needs afterwards. Otherwise the reads of a group of rows wait
+/// for the products of the group before it.
+///
+/// # Safety
+/// As [`dots`].
+pub(crate) unsafe fn dots_before<S: Simd, A: Float, B: Float>(
+    s: S,
+    left: &[&[A]],
+    right: &[&[B]],
+    next: &[&[B]],
+    depth: usize,
+    take: &mut dyn FnMut(usize, usize, f32),
+) {
     let wide = if S::LANES >= 16 { 4 } else { 2 };
+    let passes = left.len().div_ceil(TILE_ROWS);
     let mut column = 0;
     while column < right.len() {
         let columns = wide.min(right.len() - column);
+        let after = |index: usize| {
+            let index = column + columns + index;
+            let row = right.get(index).or_else(|| next.get(index - right.len()));
+            row.filter(|row| !row.is_empty()).map(|row| row.as_ptr())
+        };
         let mut row = 0;
         while row < left.len() {
-            let rows = (left.len() - row).min(4);
+            let rows = (left.len() - row).min(TILE_ROWS);
+            let ahead = std::array::from_fn(|index| {
+                // Each pass over the rows prefetches its part.
+                let mine = index % passes == row / TILE_ROWS;
+                mine.then(|| after(index)).flatten()
+            });
+            let at = Tile { s, left, right, ahead, row, column, depth };
             // SAFETY: the caller guarantees the lengths.
             unsafe {
                 match (rows, columns) {
-                    (1, 4) => tile::<S, A, B, 1, 4>(s, left, right, row, column, depth, take),
-                    (2, 4) => tile::<S, A, B, 2, 4>(s, left, right, row, column, depth, take),
-                    (3, 4) => tile::<S, A, B, 3, 4>(s, left, right, row, column, depth, take),
-                    (4, 4) => tile::<S, A, B, 4, 4>(s, left, right, row, column, depth, take),
-                    (1, 2) => tile::<S, A, B, 1, 2>(s, left, right, row, column, depth, take),
-                    (2, 2) => tile::<S, A, B, 2, 2>(s, left, right, row, column, depth, take),
-                    (3, 2) => tile::<S, A, B, 3, 2>(s, left, right, row, column, depth, take),
-                    (4, 2) => tile::<S, A, B, 4, 2>(s, left, right, row, column, depth, take),
+                    (1, 4) => at.multiply::<1, 4>(take),
+                    (2, 4) => at.multiply::<2, 4>(take),
+                    (3, 4) => at.multiply::<3, 4>(take),
+                    (4, 4) => at.multiply::<4, 4>(take),
+                    (1, 2) => at.multiply::<1, 2>(take),
+                    (2, 2) => at.multiply::<2, 2>(take),
+                    (3, 2) => at.multiply::<3, 2>(take),
+                    (4, 2) => at.multiply::<4, 2>(take),
                     _ => {
                         for row in row..row + rows {
                             for column in column..column + columns {
-                                tile::<S, A, B, 1, 1>(s, left, right, row, column, depth, take);
+                                Tile { row, column, ..at }.multiply::<1, 1>(take);
                             }
                         }
                     }
@@ -51,49 +80,69 @@ pub(crate) unsafe fn dots<S: Simd, A: Float, B: Float>(
     }
 }
 
-/// Register tile of `R` rows of A by `N` rows of B. Not inlined: one function per tile size keeps each body
-/// small enough to be inlined into `Simd::vectorize`, where the target features are enabled.
-#[inline(never)]
-unsafe fn tile<S: Simd, A: Float, B: Float, const R: usize, const N: usize>(
+/// Maximum rows of a register tile.
+const TILE_ROWS: usize = 4;
+
+/// Maximum columns of a register tile.
+const TILE_COLUMNS: usize = 4;
+
+/// Rows of A and of B, from `row` and `column` on.
+#[derive(Clone, Copy)]
+struct Tile<'t, 'r, S, A, B> {
     s: S,
-    left: &[&[A]],
-    right: &[&[B]],
+    left: &'t [&'r [A]],
+    right: &'t [&'r [B]],
+    /// What is prefetched.
+    ahead: [Option<*const B>; TILE_COLUMNS],
     row: usize,
     column: usize,
     depth: usize,
-    take: &mut dyn FnMut(usize, usize, f32),
-) {
-    let mut a = [std::ptr::null::<A>(); R];
-    let mut b = [std::ptr::null::<B>(); N];
-    a.iter_mut().zip(&left[row..]).for_each(|(to, from)| *to = from.as_ptr());
-    b.iter_mut().zip(&right[column..]).for_each(|(to, from)| *to = from.as_ptr());
-    let mut results = [[0.0f32; N]; R];
-    s.vectorize(|| {
-        let mut sums = [[s.splat(0.0); N]; R];
-        vectors!(S, depth, |span| {
-            // SAFETY: the caller guarantees the lengths.
-            unsafe {
-                let mut values = [s.splat(0.0); N];
-                for (value, &b) in values.iter_mut().zip(&b) {
-                    *value = B::load(s, b, span);
-                }
-                for (sums, &a) in sums.iter_mut().zip(&a) {
-                    let factor = A::load(s, a, span);
-                    for (sum, &value) in sums.iter_mut().zip(&values) {
-                        *sum = s.fma(factor, value, *sum);
+}
+
+impl<S: Simd, A: Float, B: Float> Tile<'_, '_, S, A, B> {
+    /// Register tile of `R` rows of A by `N` rows of B. Not inlined: one function per tile size keeps each body
+    /// small enough to be inlined into `Simd::vectorize`, where the target features are enabled.
+    ///
+    /// # Safety
+    /// As [`dots`], and the rows exist.
+    #[inline(never)]
+    unsafe fn multiply<const R: usize, const N: usize>(self, take: &mut dyn FnMut(usize, usize, f32)) {
+        let Tile { s, left, right, row, column, depth, .. } = self;
+        let mut a = [std::ptr::null::<A>(); R];
+        let mut b = [std::ptr::null::<B>(); N];
+        a.iter_mut().zip(&left[row..]).for_each(|(to, from)| *to = from.as_ptr());
+        b.iter_mut().zip(&right[column..]).for_each(|(to, from)| *to = from.as_ptr());
+        // Lines of the row itself are there already: prefetching them again costs little.
+        let ahead: [*const B; N] = std::array::from_fn(|index| self.ahead[index].unwrap_or(b[index]));
+        let mut results = [[0.0f32; N]; R];
+        s.vectorize(|| {
+            let mut sums = [[s.splat(0.0); N]; R];
+            vectors!(S, depth, |span| {
+                // SAFETY: the caller guarantees the lengths.
+                unsafe {
+                    let mut values = [s.splat(0.0); N];
+                    for ((value, &b), ahead) in values.iter_mut().zip(&b).zip(&ahead) {
+                        prefetch_l2(ahead.wrapping_add(span.at()));
+                        *value = B::load(s, b, span);
                     }
+                    for (sums, &a) in sums.iter_mut().zip(&a) {
+                        let factor = A::load(s, a, span);
+                        for (sum, &value) in sums.iter_mut().zip(&values) {
+                            *sum = s.fma(factor, value, *sum);
+                        }
+                    }
+                }
+            });
+            for (results, sums) in results.iter_mut().zip(&sums) {
+                for (result, &sum) in results.iter_mut().zip(sums) {
+                    *result = s.sum(sum);
                 }
             }
         });
-        for (results, sums) in results.iter_mut().zip(&sums) {
-            for (result, &sum) in results.iter_mut().zip(sums) {
-                *result = s.sum(sum);
+        for (m, results) in results.iter().enumerate() {
+            for (n, &result) in results.iter().enumerate() {
+                take(row + m, column + n, result);
             }
-        }
-    });
-    for (m, results) in results.iter().enumerate() {
-        for (n, &result) in results.iter().enumerate() {
-            take(row + m, column + n, result);
         }
     }
 }

@@ -8,6 +8,8 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
+mod amx_in_place;
 pub(crate) mod blocked;
 pub(crate) mod dots;
 pub(crate) mod pack;

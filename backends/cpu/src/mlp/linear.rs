@@ -11,7 +11,9 @@ use super::grain;
 use super::weights::PackWeights;
 use crate::activation::Gate;
 use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
-use crate::gemm::dots::{MAX_SKINNY_ROWS, all_finite, dot_f64, dots, gather, recompute_with_optional_bias};
+use crate::gemm::dots::{
+    MAX_SKINNY_ROWS, all_finite, dot_f64, dots_before, gather, recompute_with_optional_bias,
+};
 use crate::gemm::pack::transpose_rows;
 use crate::gemm::panels::{PackedPanels, Product, TileEpilogue};
 use crate::isa::require;
@@ -165,8 +167,11 @@ impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
                 let group = (columns.end - column).min(8);
                 let weights = gather::<W, 8>(&self.weight, column, group);
                 let mut sums = [[0.0f32; 16]; MAX_SKINNY_ROWS];
+                let next = column + group;
+                let next = gather::<W, 8>(&self.weight, next, (columns.end - next).min(8));
+                let take = &mut |m: usize, n: usize, sum| sums[m][n] = sum;
                 // SAFETY: all rows have `depth` elements (validated).
-                unsafe { dots(s, &x[..count], &weights[..group], depth, &mut |m, n, sum| sums[m][n] = sum) };
+                unsafe { dots_before(s, &x[..count], &weights[..group], &next, depth, take) };
                 for (row, sums) in sums.iter_mut().enumerate().take(count) {
                     self.write(row, column..column + group, sums);
                 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::gating::Gating;
 use crate::gemm::blocked::{GemmOperands, NC, gemm, nr};
-use crate::gemm::dots::{MAX_SKINNY_ROWS, dot_f64, dots, recompute_with_bias};
+use crate::gemm::dots::{dot_f64, dots_before, recompute_with_bias};
 use crate::gemm::pack::transpose_rows;
 use crate::mlp::grain;
 use crate::rows::{Rows, for_each_range};
@@ -89,6 +89,15 @@ pub(super) struct Expert<'a, S, T> {
     pub sums: Matrix,
 }
 
+/// Experts with at most this many tokens read their weights in place: packing them costs more than it saves.
+const MAX_SKINNY_TOKENS: usize = 12;
+
+/// The same if the products run on AMX tiles, which read the weights of more tokens in place.
+pub(super) const MAX_SKINNY_BEFORE_TILES: usize = 2;
+
+/// Columns of a skinny product that an epilogue gets at once.
+const COLUMNS: usize = 16;
+
 /// A column block of the first GEMM consists of gate columns, followed by as many up columns.
 const GATE_COLUMNS: usize = NC / 2;
 
@@ -98,12 +107,13 @@ impl<'a, S: Simd, T: Float> Expert<'a, S, T> {
         if self.tokens.is_empty() || self.weights.out_features == 0 {
             return;
         }
-        if self.tokens.len() <= MAX_SKINNY_ROWS {
-            return self.run_skinny();
-        }
+        let count = self.tokens.len();
         #[cfg(target_arch = "x86_64")]
-        if super::amx::run(self, packed) {
+        if count > MAX_SKINNY_BEFORE_TILES && super::amx::run(self, packed) {
             return;
+        }
+        if count <= MAX_SKINNY_TOKENS {
+            return self.run_skinny();
         }
         let (rows, depth) = (self.tokens.len(), self.x.width());
         let columns = self.weights.intermediate.div_ceil(GATE_COLUMNS) * NC;
@@ -118,22 +128,20 @@ impl<'a, S: Simd, T: Float> Expert<'a, S, T> {
 
     /// Skinny GEMMs: each task computes some columns of all tokens.
     fn run_skinny(&self) {
-        let (s, count, weights) = (self.s, self.tokens.len(), &self.weights);
-        let mut x: [&[T]; MAX_SKINNY_ROWS] = [&[]; MAX_SKINNY_ROWS];
+        let (s, count, weights, width) = (self.s, self.tokens.len(), &self.weights, self.x.width());
+        let mut x: [&[T]; MAX_SKINNY_TOKENS] = [&[]; MAX_SKINNY_TOKENS];
         x.iter_mut().enumerate().take(count).for_each(|(row, x)| *x = self.token(row));
-        for_each_columns(weights.intermediate, 2 * self.x.width() * size_of::<T>(), |columns| {
-            let mut sums = [[[0.0f32; 4]; 2]; MAX_SKINNY_ROWS];
-            for half in [0, 1] {
-                let mut rows: [&[T]; 4] = [&[]; 4];
-                for (row, feature) in rows.iter_mut().zip(columns.clone()) {
-                    *row = weights.gate_or_up(self.number, half, feature);
-                }
+        for_each_columns(weights.intermediate, 2 * width * size_of::<T>(), |columns, next| {
+            let mut sums = [[[0.0f32; COLUMNS]; 2]; MAX_SKINNY_TOKENS];
+            let rows = |half: usize, columns: Range<usize>| {
+                gather(columns, |feature| weights.gate_or_up(self.number, half, feature))
+            };
+            let (gates, ups) = (rows(0, columns.clone()), rows(1, columns.clone()));
+            // Gates are followed by ups, and those by the next gates.
+            for (half, rows, next) in [(0, &gates, &ups), (1, &ups, &rows(0, next))] {
+                let take = &mut |row: usize, column: usize, sum| sums[row][half][column] = sum;
                 // SAFETY: all rows have the width of x (validated).
-                unsafe {
-                    dots(s, &x[..count], &rows[..columns.len()], self.x.width(), &mut |m, n, sum| {
-                        sums[m][half][n] = sum
-                    });
-                }
+                unsafe { dots_before(s, &x[..count], &rows[..columns.len()], next, width, take) };
             }
             for (row, [gates, ups]) in sums.iter_mut().enumerate().take(count) {
                 // SAFETY: tasks have disjoint columns, which are inside the row.
@@ -141,22 +149,19 @@ impl<'a, S: Simd, T: Float> Expert<'a, S, T> {
                 self.gate(row, columns.start, gates, ups, to);
             }
         });
-        let mut hidden: [&[f32]; MAX_SKINNY_ROWS] = [&[]; MAX_SKINNY_ROWS];
+        let width = weights.intermediate;
+        let mut hidden: [&[f32]; MAX_SKINNY_TOKENS] = [&[]; MAX_SKINNY_TOKENS];
         for (row, hidden) in hidden.iter_mut().enumerate().take(count) {
             // SAFETY: all tasks that write it finished.
-            *hidden = unsafe { self.hidden.part(row, 0..weights.intermediate) };
+            *hidden = unsafe { self.hidden.part(row, 0..width) };
         }
-        for_each_columns(weights.out_features, weights.intermediate * size_of::<T>(), |columns| {
-            let mut sums = [[0.0f32; 4]; MAX_SKINNY_ROWS];
-            let mut rows: [&[T]; 4] = [&[]; 4];
-            for (row, feature) in rows.iter_mut().zip(columns.clone()) {
-                *row = weights.down_row(self.number, feature);
-            }
-            let rows = &rows[..columns.len()];
+        for_each_columns(weights.out_features, width * size_of::<T>(), |columns, next| {
+            let mut sums = [[0.0f32; COLUMNS]; MAX_SKINNY_TOKENS];
+            let rows = |columns| gather(columns, |feature| weights.down_row(self.number, feature));
+            let (rows, next) = (&rows(columns.clone())[..columns.len()], &rows(next));
+            let take = &mut |row: usize, column: usize, sum| sums[row][column] = sum;
             // SAFETY: hidden rows and rows of the down projection have `intermediate` elements.
-            unsafe {
-                dots(s, &hidden[..count], rows, weights.intermediate, &mut |m, n, sum| sums[m][n] = sum)
-            };
+            unsafe { dots_before(s, &hidden[..count], rows, next, width, take) };
             for (row, sums) in sums.iter().enumerate().take(count) {
                 self.add(row, columns.clone(), sums);
             }
@@ -202,13 +207,21 @@ impl<'a, S: Simd, T: Float> Expert<'a, S, T> {
     }
 }
 
-/// Runs `body` for groups of up to four columns, distributed over the thread pool.
-fn for_each_columns(count: usize, bytes: usize, body: impl Fn(Range<usize>) + Sync) {
-    let grain = grain(bytes);
+/// Rows of up to [`COLUMNS`] columns; the others are empty.
+fn gather<'a, T>(columns: Range<usize>, row: impl Fn(usize) -> &'a [T]) -> [&'a [T]; COLUMNS] {
+    let mut rows: [&[T]; COLUMNS] = [&[]; COLUMNS];
+    rows.iter_mut().zip(columns).for_each(|(to, column)| *to = row(column));
+    rows
+}
+
+/// Runs `body` for groups of up to [`COLUMNS`] columns, and with the group that follows, distributed over the thread pool.
+fn for_each_columns(count: usize, bytes: usize, body: impl Fn(Range<usize>, Range<usize>) + Sync) {
+    let grain = grain(bytes).next_multiple_of(COLUMNS);
     for_each_range(count.div_ceil(grain), grain * bytes, |tasks| {
-        let columns = tasks.start * grain..(tasks.end * grain).min(count);
-        for column in columns.clone().step_by(4) {
-            body(column..columns.end.min(column + 4));
+        let end = (tasks.end * grain).min(count);
+        for column in (tasks.start * grain..end).step_by(COLUMNS) {
+            let next = end.min(column + COLUMNS);
+            body(column..next, next..end.min(next + COLUMNS));
         }
     });
 }

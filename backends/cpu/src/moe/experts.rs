@@ -6,10 +6,10 @@ use lz_core::{KernelError, Run};
 use lz_ops::{MoeExpertsCall, MoeExpertsGateUpLayout, MoeExpertsKernel, MoeExpertsOut};
 
 use super::assign::{Assignment, words};
-use super::expert::{Expert, Matrix, Weights};
+use super::expert::{Expert, MAX_SKINNY_BEFORE_TILES, Matrix, Weights};
 use super::gating::Gating;
 use crate::gemm::blocked::max_packed_bytes;
-use crate::gemm::dots::{MAX_SKINNY_ROWS, dot_f64};
+use crate::gemm::dots::dot_f64;
 use crate::isa::require;
 use crate::memory;
 use crate::rows::{Rows, RowsMut, for_each_range};
@@ -30,7 +30,7 @@ pub(crate) struct Experts<S>(pub PhantomData<S>);
     dtypes(T = [f32, f16, bf16]),
     strides = last_dense,
     deterministic,
-    workspace = "(0 if rows <= 8 else ceil_div(min(rows, 1056), 96) * 96 * ceil_div(max(in_features, intermediate), 32) * 128) + (min(rows, 1056) * intermediate + rows * out_features + 2 * rows * top_k + experts + 1) * 4"
+    workspace = "(0 if rows <= 2 else ceil_div(min(rows, 1056), 96) * 96 * ceil_div(max(in_features, intermediate), 32) * 128) + (min(rows, 1056) * intermediate + rows * out_features + 2 * rows * top_k + experts + 1) * 4"
 )]
 impl<S: Simd> MoeExpertsKernel for Experts<S> {
     fn run(
@@ -44,7 +44,7 @@ impl<S: Simd> MoeExpertsKernel for Experts<S> {
         let [rows, intermediate, out_features] =
             [axes.rows, axes.intermediate, axes.out_features].map(|size| size as usize);
         let depth = axes.in_features.max(axes.intermediate) as usize;
-        let packed = if rows <= MAX_SKINNY_ROWS { 0 } else { max_packed_bytes(rows, depth) as usize };
+        let packed = if rows <= MAX_SKINNY_BEFORE_TILES { 0 } else { max_packed_bytes(rows, depth) as usize };
         let hidden = rows.min(MAX_TOKENS) * intermediate;
         let words = words(rows * axes.top_k as usize, axes.experts as usize);
         let all =

@@ -172,6 +172,59 @@ impl Tiles {
         unsafe { multiply!("tdpbf16ps", a, b, steps, sums) }
     }
 
+    /// Multiplies two tiles of A with one tile of B over `steps` steps of K and stores or adds the two results, which are contiguous
+    /// tiles.
+    ///
+    /// # Safety
+    /// As [`Tiles::multiply`].
+    #[inline(always)]
+    pub(crate) unsafe fn multiply_column(
+        &self,
+        a: TilesA,
+        b: *const u8,
+        steps: usize,
+        sums: [*mut f32; 2],
+        add: bool,
+    ) {
+        if steps == 0 && add {
+            return;
+        }
+        // SAFETY: the caller guarantees the memory, `self` the configuration. No tile is used between the statements.
+        unsafe {
+            if add {
+                asm!(
+                    "tileloadd tmm0, [{a} + {row}]", "tileloadd tmm1, [{b} + {row}]",
+                    a = in(reg) sums[0], b = in(reg) sums[1], row = in(reg) ROW,
+                    out("tmm0") _, out("tmm1") _, options(nostack, readonly)
+                );
+            } else {
+                asm!("tilezero tmm0", "tilezero tmm1", out("tmm0") _, out("tmm1") _, options(nostack, nomem));
+            }
+            if steps > 0 {
+                asm!(
+                    "2:",
+                    "tileloadd tmm4, [{a} + {row}]",
+                    "tileloadd tmm5, [{b} + {row}]",
+                    "tileloadd tmm6, [{c} + {side}]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tdpbf16ps tmm1, tmm5, tmm6",
+                    "add {a}, {step}", "add {b}, {step}", "add {c}, 1024",
+                    "dec {steps}",
+                    "jnz 2b",
+                    a = inout(reg) a.tiles[0] => _, b = inout(reg) a.tiles[1] => _, c = inout(reg) b => _,
+                    steps = inout(reg) steps => _, row = in(reg) a.row, step = in(reg) a.step,
+                    side = in(reg) ROW,
+                    out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm5") _, out("tmm6") _,
+                    options(nostack, readonly)
+                );
+            }
+            asm!(
+                "tilestored [{a} + {row}], tmm0", "tilestored [{b} + {row}], tmm1",
+                a = in(reg) sums[0], b = in(reg) sums[1], row = in(reg) ROW, options(nostack)
+            );
+        }
+    }
+
     /// As [`Tiles::multiply`] for signed bytes, 64 per step; the accumulators are i32. Row p of a B tile
     /// holds bytes 4 p … 4 p + 3.
     ///

@@ -234,3 +234,49 @@ fn packing_again_reflects_changed_weights() {
         }
     }
 }
+
+fn bf16s(seed: u64, count: usize) -> Vec<half::bf16> {
+    floats(seed, count).into_iter().map(half::bf16::from_f32).collect()
+}
+
+/// Few rows read the weights in place, with tails of sixteen rows and columns; a depth that is no multiple of 32 is packed.
+#[test]
+fn linear_of_bf16_with_few_and_many_rows() {
+    for [m, n, k] in
+        [[9, 130, 64], [16, 32, 1056], [17, 300, 544], [33, 129, 96], [130, 140, 64], [12, 70, 72]]
+    {
+        let (x, w) = (bf16s(1, (m * k) as usize), bf16s(2, (n * k) as usize));
+        let (x, w) =
+            (TensorView::from_slice(&x, &[m, k]).unwrap(), TensorView::from_slice(&w, &[n, k]).unwrap());
+        check_against_reference!("mlp.linear", mlp_linear, MlpLinear::new(x, w), 1e-2);
+    }
+}
+
+/// Experts with one token, with few and with many, of widths with and without a remainder.
+#[test]
+fn experts_with_any_number_of_tokens() {
+    for (rows, width, intermediate) in
+        [(1, 64, 32), (5, 64, 160), (6, 40, 48), (8, 544, 96), (14, 72, 32), (30, 96, 300), (150, 64, 130)]
+    {
+        for layout in [MoeExpertsGateUpLayout::Halves, MoeExpertsGateUpLayout::Interleaved] {
+            // The first expert has every token, the second one a third of them, the third one none.
+            let indices: Vec<i32> = (0..rows).flat_map(|row| [0, if row % 3 == 0 { 1 } else { 3 }]).collect();
+            let weights = floats(3, 2 * rows);
+            let (gate_up, down) =
+                ([4, 2 * intermediate as i64, width as i64], [4, width as i64, intermediate as i64]);
+            let count = |shape: &[i64; 3]| shape.iter().product::<i64>() as usize;
+            let pairs = [rows as i64, 2];
+            let indices = TensorView::from_slice(&indices, &pairs).unwrap();
+            let weights = view(&weights, &pairs);
+            let halves = [bf16s(4, rows * width), bf16s(5, count(&gate_up)), bf16s(6, count(&down))];
+            let singles = halves.each_ref().map(|all| all.iter().map(|x| x.to_f32()).collect::<Vec<f32>>());
+            let shapes: [&[i64]; 3] = [&[rows as i64, width as i64], &gate_up, &down];
+            let operand = |index: usize| TensorView::from_slice(&halves[index], shapes[index]).unwrap();
+            let args = MoeExperts::new(operand(0), indices, weights, operand(1), operand(2));
+            check_against_reference!("moe.experts", moe_experts, args.gate_up_layout(layout), 2e-2);
+            let operand = |index: usize| view(&singles[index], shapes[index]);
+            let args = MoeExperts::new(operand(0), indices, weights, operand(1), operand(2));
+            check_against_reference!("moe.experts", moe_experts, args.gate_up_layout(layout), 1e-3);
+        }
+    }
+}
