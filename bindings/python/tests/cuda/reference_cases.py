@@ -119,7 +119,7 @@ def _with_few_features(call):
 
 
 def _quantization(draw, operation, dtype):
-    format = draw.one("int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4")
+    format = draw.one("int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4", "uint8", "uint4", "int16", "uint16", "int2", "uint2")
     fixed = {"mxfp4": 32, "nvfp4": 16}.get(format)
     granularity = "block" if fixed else draw.one("tensor", "channel", "head", "block")
     block_size = fixed or draw.one(1, 16, 32, 2**31 - 1)
@@ -138,19 +138,21 @@ def _quantization(draw, operation, dtype):
         scale = torch.randint(110, 140, shape, generator=draw.generator, dtype=torch.uint8).view(torch.float8_e8m0fnu)
     elif format == "nvfp4":
         scale = scale.to(torch.float8_e4m3fn)
-    given = operation == "dequantize" or draw.one(True, False)
+    given = operation == "dequantize" or format.startswith("uint") or draw.one(True, False)
     if given:
         call["scale"] = scale
-    if given and format.startswith("int") and draw.one(True, False):
-        call["zero_point"] = torch.randint(-140, 140, shape, generator=draw.generator, dtype=torch.int32)
+    if given and "int" in format and draw.one(True, False):
+        bound = 40000 if format.endswith("16") else 140
+        call["zero_point"] = torch.randint(-bound, bound, shape, generator=draw.generator, dtype=torch.int32)
     if operation == "quantize":
         return {"x": x, **call}
-    stored = inner if format in ("int8", "fp8_e4m3", "fp8_e5m2") else -(-inner // 2)
-    values = torch.randint(0, 256, (*outer, channels, stored), generator=draw.generator, dtype=torch.uint8)
-    if inner % 2 and stored != inner:
-        values[..., -1] &= 15
-    names = {"int8": "int8", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2", "int4": "uint8"}
-    view = getattr(torch, names.get(format, "float4_e2m1fn_x2"))
+    wide = {"int16": 2, "uint16": 2}.get(format, 1)
+    codes = {"int2": 4, "uint2": 4, "int4": 2, "uint4": 2, "mxfp4": 2, "nvfp4": 2}.get(format, 1)
+    values = torch.randint(0, 256, (*outer, channels, -(-inner // codes) * wide), generator=draw.generator, dtype=torch.uint8)
+    if inner % codes:
+        values[..., -1] &= 2 ** (8 // codes * (inner % codes)) - 1
+    names = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2", "mxfp4": "float4_e2m1fn_x2", "nvfp4": "float4_e2m1fn_x2"}
+    view = getattr(torch, names.get(format, "uint8" if codes > 1 else format))
     return {"quantized": values.view(view), "inner": inner, **call, "output_dtype": dtype}
 
 
@@ -179,9 +181,13 @@ def _linear(draw, operation, dtype):
         blocks = -(-inner // 128)
         x_scales = {"tensor": (), "row": rows}.get(x_by, (*rows, blocks))
         weight_scales = {"tensor": (), "row": (outer,)}.get(weight_by, (-(-outer // 128), blocks))
+        x_scale = draw.normal(*x_scales).abs()
+        if x_by == "block" and rows and draw.one(True, False):
+            # By column, as torch's scaled product reads them.
+            x_scale = x_scale.mT.contiguous().mT
         return {
             "x": draw.normal(*rows, inner, dtype="f8_e4m3"), "weight": draw.normal(outer, inner, dtype="f8_e4m3"),
-            "x_scale": draw.normal(*x_scales).abs(), "weight_scale": draw.normal(*weight_scales).abs() / 10,
+            "x_scale": x_scale, "weight_scale": draw.normal(*weight_scales).abs() / 10,
             "bias": draw.one(draw.normal(outer, dtype=dtype), None), "x_granularity": x_by, "weight_granularity": weight_by,
             "activation": activation, "output_dtype": dtype,
         }  # fmt: skip

@@ -67,19 +67,23 @@ def _route(rows: int, experts: int, top_k: int, grouped: bool) -> Shape:
     return Shape("router", f"{rows}x{experts} top {top_k} of 4 groups", "moe.route", arguments, limited, True)
 
 
-def _fp8(rows: int, inner: int, outer: int, granularity: str) -> Shape:
+def _fp8(rows: int, inner: int, outer: int, granularity: str, by_column: bool = False) -> Shape:
     x, weight = _normal(rows, inner), _normal(outer, inner) * inner**-0.5
     codes = (x * 8).to(torch.float8_e4m3fn), (weight * 256).to(torch.float8_e4m3fn)
     blocks = -(-inner // 128)
     x_shape = {"tensor": (), "row": (rows,), "block": (rows, blocks)}[granularity]
     weight_shape = {"tensor": (), "row": (outer,), "block": (-(-outer // 128), blocks)}[granularity]
     x_scale, weight_scale = torch.full(x_shape, 1 / 8, device="cuda"), torch.full(weight_shape, 1 / 256, device="cuda")
+    if by_column:
+        # As torch's scaled product reads them, so that nothing is copied.
+        x_scale = x_scale.t().contiguous().t()
     arguments = {
         "x": codes[0], "weight": codes[1], "x_scale": x_scale, "weight_scale": weight_scale, "x_granularity": granularity,
         "weight_granularity": granularity,
     }  # fmt: skip
+    name = f"{rows}x{inner}x{outer} by {granularity}{', scales by column' if by_column else ''}"
     # Compared with the same layer in bf16.
-    return Shape("FP8 linear", f"{rows}x{inner}x{outer} by {granularity}", "mlp.linear.fp8", arguments, lambda: F.linear(x, weight), False)
+    return Shape("FP8 linear", name, "mlp.linear.fp8", arguments, lambda: F.linear(x, weight), False)
 
 
 def _norm_quantize(rows: int, hidden: int, adds: bool) -> Shape:
@@ -147,6 +151,8 @@ def shapes() -> Iterator[Callable[[], Shape]]:
         for granularity in ("tensor", "row", "block"):
             yield partial(_fp8, rows, 4096, 6144 if rows < 4096 else 14336, granularity)
     yield partial(_fp8, 1024, 7168, 18432, "block")
+    for rows, inner, outer in ((1024, 4096, 6144), (4096, 4096, 14336), (1024, 7168, 18432)):
+        yield partial(_fp8, rows, inner, outer, "block", by_column=True)
     for rows, hidden, adds in ((64, 4096, False), (2048, 4096, False), (64, 8192, True), (2048, 8192, True), (128, 7168, True)):
         yield partial(_norm_quantize, rows, hidden, adds)
     for tokens, heads, kv_heads in ((16, 32, 8), (64, 32, 8), (2048, 32, 8), (64, 64, 8)):

@@ -354,10 +354,12 @@ def _linear_fp8_block(
 ) -> Any:  # fmt: skip
     """torch's scaled product with a scale for each block: cuBLASLt, which has it on Hopper only."""
     _refuse_unpublished("torch._scaled_mm")
-    rows = x.reshape(-1, x.shape[-1])
-    # The scales of a column of blocks must follow each other.
+    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    # cuBLASLt reads the scales of x by column; those of a caller who stores them so are not copied.
     x_scale = x_scale.reshape(rows.shape[0], -1).t().contiguous().t()
-    output = torch._scaled_mm(rows, weight.t(), x_scale, weight_scale.t(), bias, out_dtype=torch.bfloat16)
+    columns, column_scale = weight.contiguous().t(), weight_scale.contiguous().t()
+    bias = None if bias is None else bias.contiguous()
+    output = torch._scaled_mm(rows, columns, x_scale, column_scale, bias, out_dtype=torch.bfloat16)
     return _ACTIVATIONS[activation](output).view(*x.shape[:-1], weight.shape[0])
 
 

@@ -6,10 +6,14 @@ from typing import Any
 
 import torch
 
-_LARGEST = {"int8": 127.0, "int4": 7.0, "fp8_e4m3": 448.0, "fp8_e5m2": 57344.0}
-_BOUNDS = {"int8": (-128, 127), "int4": (-8, 7)}
+_LARGEST = {"int16": 32767.0, "int8": 127.0, "int4": 7.0, "int2": 1.0, "fp8_e4m3": 448.0, "fp8_e5m2": 57344.0}
+_BOUNDS = {
+    "int16": (-32768, 32767), "int8": (-128, 127), "int4": (-8, 7), "int2": (-2, 1),
+    "uint16": (0, 65535), "uint8": (0, 255), "uint4": (0, 15), "uint2": (0, 3),
+}  # fmt: skip
 _FLOATS = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
-_NIBBLES = ("int4", "mxfp4", "nvfp4")
+#: Bits of codes of which several are in a byte.
+_BITS = {"int4": 4, "uint4": 4, "mxfp4": 4, "nvfp4": 4, "int2": 2, "uint2": 2}
 #: Bounds between the magnitudes 0, 0.5, 1, 1.5, 2, 3, 4 and 6 of e2m1. Ties round to the even mantissa, so
 #: every second bound is the next smaller float.
 _E2M1 = (0.25, 0.75 - 2**-24, 1.25, 1.75 - 2**-23, 2.5, 3.5 - 2**-22, 5.0)
@@ -68,15 +72,40 @@ def _computed_scale(top: Any, format: str, global_scale: Any) -> Any:
     return torch.where(top == 0, 1.0, torch.where(scale == 0, 2.0**-149, scale))
 
 
-def _packed(codes: Any) -> Any:
-    """Packs 4-bit codes into bytes, low nibble first."""
-    pairs = torch.nn.functional.pad(codes, (0, codes.shape[-1] % 2)).unflatten(-1, (-1, 2))
-    return pairs[..., 0] | (pairs[..., 1] << 4)
+def _packed(codes: Any, bits: int) -> Any:
+    """Packs codes into bytes, the first one in the lowest bits."""
+    count = 8 // bits
+    parts = torch.nn.functional.pad(codes, (0, -codes.shape[-1] % count)).unflatten(-1, (-1, count))
+    packed = parts[..., 0]
+    for index in range(1, count):
+        packed = packed | (parts[..., index] << (bits * index))
+    return packed
 
 
-def _unpacked(stored: Any, inner: int) -> Any:
+def _unpacked(stored: Any, inner: int, bits: int) -> Any:
     stored = stored.view(torch.uint8)
-    return torch.stack((stored & 15, stored >> 4), -1).flatten(-2)[..., :inner]
+    codes = [(stored >> shift) & (2**bits - 1) for shift in range(0, 8, bits)]
+    return torch.stack(codes, -1).flatten(-2)[..., :inner]
+
+
+def _integers(clamped: Any, format: str) -> Any:
+    """Whole numbers within the bounds of a format as its codes; those of uint16 as int16, because torch computes little with uint16."""
+    if format in ("int16", "uint16"):
+        return clamped.to(torch.int32).to(torch.int16)
+    if format in ("int8", "uint8"):
+        return clamped.to(getattr(torch, format))
+    return clamped.to(torch.int32).to(torch.uint8) & (2 ** _BITS[format] - 1)
+
+
+def _integer_values(stored: Any, format: str, inner: int) -> Any:
+    """The whole numbers that codes represent."""
+    if format == "uint16":
+        return stored.view(torch.int16).int() & 0xFFFF
+    if format not in _BITS:
+        return stored
+    codes = _unpacked(stored, inner, _BITS[format])
+    half = -_BOUNDS[format][0]
+    return (codes ^ half).to(torch.int8) - half
 
 
 def _e2m1_code(ratio: Any) -> Any:
@@ -116,19 +145,22 @@ def quantize(
         rounded = ratio.round_().nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf)
         if zero_point is not None:
             rounded = rounded.double() + _over(zero_point, granularity)
-        quantized = rounded.clamp(*_BOUNDS[format]).to(torch.int8)
-        if format == "int4":
-            quantized = quantized.view(torch.uint8) & 15
+        quantized = _integers(rounded.clamp(*_BOUNDS[format]), format)
     elif format in _FLOATS:
         largest = _LARGEST[format]
         quantized = ratio.clamp_(-largest, largest).to(_FLOATS[format])
     else:
         quantized = _e2m1_code(ratio)
     if granularity == "block":
-        quantized = quantized.view(torch.uint8).flatten(-2)[..., :inner].contiguous().view(quantized.dtype)
-    if format in _NIBBLES:
-        quantized = _packed(quantized)
-        quantized = quantized if format == "int4" else quantized.view(torch.float4_e2m1fn_x2)
+        # torch slices no fp8.
+        plain = quantized.view(torch.uint8) if format in _FLOATS else quantized
+        quantized = plain.flatten(-2)[..., :inner].contiguous().view(quantized.dtype)
+    if format in _BITS:
+        quantized = _packed(quantized, _BITS[format])
+    if format in ("mxfp4", "nvfp4"):
+        quantized = quantized.view(torch.float4_e2m1fn_x2)
+    if format == "uint16":
+        quantized = quantized.view(torch.uint16)
     return quantized if computed is None else (quantized, computed)
 
 
@@ -137,11 +169,12 @@ def dequantize(
     format: str, granularity: str, block_size: int, inner: int, output_dtype: str,
 ) -> Any:  # fmt: skip
     """Multiplies every stored value by its scale."""
-    if format in _NIBBLES:
-        code = _unpacked(quantized, inner)
-        values = _e2m1_value(code) if format != "int4" else ((code ^ 8).to(torch.int8) - 8)
+    if format in _BOUNDS:
+        values = _integer_values(quantized, format, inner)
+    elif format in _FLOATS:
+        values = quantized.float()
     else:
-        values = quantized.float() if format in _FLOATS else quantized
+        values = _e2m1_value(_unpacked(quantized, inner, _BITS[format]))
     values = _in_groups(values, granularity, min(block_size, max(inner, 1)))
     if zero_point is not None:
         # The difference is computed exactly, before the conversion to float.
