@@ -25,8 +25,8 @@ pub fn write_or_read(engine: &Engine, folder: &Path, random: &mut Random, number
     }
     let Ok(text) = fs::read_to_string(&path) else { return Ok(()) };
     match Lockfile::read(NAME, &text) {
-        // The digest protects everything above it, so that an accepted file is one that a process wrote.
-        Ok(lockfile) if lockfile.text() == text => {
+        // The digest protects all decisions, so that an accepted file has those that a process wrote; comments may change.
+        Ok(lockfile) if same_decisions(&lockfile.text(), &text) => {
             counters::add(Counter::LockfilesRead);
             Ok(())
         }
@@ -37,6 +37,14 @@ pub fn write_or_read(engine: &Engine, folder: &Path, random: &mut Random, number
         }
         Err(error) => Err(format!("an error without a location: {error}")),
     }
+}
+
+/// Whether two files have the same lines, apart from comments.
+fn same_decisions(one: &str, other: &str) -> bool {
+    fn lines(text: &str) -> impl Iterator<Item = &str> {
+        text.lines().filter(|line| !line.starts_with('#'))
+    }
+    lines(one).eq(lines(other))
 }
 
 /// Truncates the file, changes a byte of it, or replaces it; from outside.
@@ -62,5 +70,17 @@ pub fn damage(folder: &Path, random: &mut Random) -> &'static str {
             fs::write(&path, b"version: 1\ndecisions: []\n").ok();
             "lockfiles replaced"
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::same_decisions;
+
+    #[test]
+    fn only_comments_may_differ() {
+        let text = "# The decisions of a run.\nversion: 1\n";
+        assert!(same_decisions(text, "# The decisions of a7run.\nversion: 1\n"));
+        assert!(!same_decisions(text, "# The decisions of a run.\nversion: 7\n"));
     }
 }
