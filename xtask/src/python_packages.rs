@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
 
@@ -16,6 +17,9 @@ pub struct Group {
     name: &'static str,
     packages: &'static [&'static str],
 }
+
+/// Installs the other packages: it needs a quarter of pip's CPU time for gigabytes of wheels.
+const INSTALLER: Group = Group { name: "installer", packages: &["uv>=0.9,<1"] };
 
 /// Packages to build the package and run its tests without torch.
 const LIGHT: Group = Group {
@@ -161,16 +165,48 @@ fn ensure_in(root: &Path, group: &Group, folder: &Path, flags: &[&str]) -> Resul
     }
     println!("installing Python packages ({})", group.name);
     let file = constraints.map(|file| file.to_string_lossy().into_owned());
-    // Without bytecode, which Python writes for the files that it imports: most are never imported.
-    let mut arguments =
-        vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"];
-    arguments.extend(file.iter().flat_map(|file| ["--constraint", file]));
+    let mut arguments: Vec<&str> = file.iter().flat_map(|file| ["--constraint", file]).collect();
     arguments.extend(flags);
     arguments.extend(group.packages);
-    command::run(root, &python.to_string_lossy(), &arguments)
+    install(root, &python, &arguments)
         .with_context(|| format!("installing Python packages ({})", group.name))?;
     std::fs::write(&stamp, packages)?;
     Ok(())
+}
+
+/// Installs with uv. With pip if that fails, or if pip is configured for another index, which uv does not know.
+fn install(root: &Path, python: &Path, arguments: &[&str]) -> Result<()> {
+    let program = python.to_string_lossy();
+    if let Some(uv) = installer(root, python)? {
+        let install = ["pip", "install", "--quiet", "--python", &*program];
+        match command::run(root, &uv.to_string_lossy(), &[&install[..], arguments].concat()) {
+            Ok(()) => return Ok(()),
+            Err(error) => println!("{error:#}; trying pip"),
+        }
+    }
+    command::run(root, &program, &[&PIP_INSTALL[..], arguments].concat())
+}
+
+/// Without bytecode, which Python writes for the files that it imports: most are never imported.
+const PIP_INSTALL: [&str; 6] =
+    ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"];
+
+/// The program uv, which is installed if it is missing; `None` if pip is configured for another index.
+fn installer(root: &Path, python: &Path) -> Result<Option<PathBuf>> {
+    static INSTALLER_PATH: OnceLock<Option<PathBuf>> = OnceLock::new();
+    if let Some(found) = INSTALLER_PATH.get() {
+        return Ok(found.clone());
+    }
+    let settings = stdout_of(python, &["-m", "pip", "config", "list", "--disable-pip-version-check"])?;
+    let uv = (!settings.contains("index")).then(|| root.join(".venv/bin/uv"));
+    if uv.as_ref().is_some_and(|uv| !uv.is_file()) {
+        let file = constraints(root, python)?.map(|file| file.to_string_lossy().into_owned());
+        let mut arguments = PIP_INSTALL.to_vec();
+        arguments.extend(file.iter().flat_map(|file| ["--constraint", file]));
+        arguments.extend(INSTALLER.packages);
+        command::run(root, &python.to_string_lossy(), &arguments).context("installing uv")?;
+    }
+    Ok(INSTALLER_PATH.get_or_init(|| uv).clone())
 }
 
 /// Installs the packages of all tests.
