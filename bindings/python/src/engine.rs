@@ -1,6 +1,7 @@
 //! The process's engine, and queries of its state.
 
 use std::ffi::CString;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lz_core::Error;
@@ -51,23 +52,49 @@ pub fn engine_if_open() -> Option<&'static Engine> {
 #[cold]
 fn open_engine() -> PyResult<&'static Engine> {
     Python::attach(|py| {
-        let mut fresh = false;
+        let mut opening = None;
         let opened = ENGINE.get_or_init_py_attached(py, || {
-            fresh = true;
+            opening = Some(Opening::new());
             // Without `logging`, records go to stderr.
             let _ = py.import("layerzero._logging").and_then(|logging| logging.call_method0("install"));
             open(py)
         });
-        if fresh {
+        if opening.is_some() {
             py.import("layerzero._logging")?.call_method0("start")?;
         }
         // A worker's host has already warned about the same problems.
-        if fresh && !lz_worker::settings::is_worker() {
+        if opening.is_some() && !lz_worker::settings::is_worker() {
             let problems = problems().clone();
             problems.iter().try_for_each(|problem| warn(py, problem))?;
         }
         opened.as_ref().map_err(|error| raise(py, error))
     })
+}
+
+/// Threads that open the engine and have not finished.
+static OPENING: AtomicUsize = AtomicUsize::new(0);
+
+/// While it exists, the interpreter does not shut down (`_stop` of `layerzero/_logging.py`): shutting down would end a daemon thread that
+/// runs Python code for the engine inside native code, which aborts the process.
+struct Opening;
+
+impl Opening {
+    fn new() -> Opening {
+        OPENING.fetch_add(1, Ordering::Relaxed);
+        Opening
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        OPENING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether a thread is opening the engine.
+#[pyfunction]
+pub fn is_opening() -> bool {
+    OPENING.load(Ordering::Relaxed) > 0
 }
 
 /// Issues a warning, which a program may turn into an error.
@@ -185,5 +212,6 @@ fn state() -> PyResult<String> {
 /// Adds the functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(list_operations, module)?)?;
+    module.add_function(wrap_pyfunction!(is_opening, module)?)?;
     module.add_function(wrap_pyfunction!(state, module)?)
 }

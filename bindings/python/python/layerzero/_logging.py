@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from typing import Any
 
 from layerzero import _native
@@ -107,6 +108,10 @@ def start() -> None:
 def _stop() -> None:
     global _thread, _stopping
     _stopping = True
+    # A daemon thread that is opening the engine would be ended inside native code.
+    deadline = time.monotonic() + 60
+    while _native.is_opening() and time.monotonic() < deadline:
+        time.sleep(0.001)
     records = _native.stop_logs()
     thread, _thread = _thread, None
     # A thread that waits for the interpreter lock during shutdown would be terminated inside native code.
