@@ -4,7 +4,7 @@
 pub const REASONS: &str = include_str!("../schemas/reasons.yaml");
 
 /// Name, path and text of every operation's schema.
-pub const SCHEMAS: [(&str, &str, &str); 66usize] = [
+pub const SCHEMAS: [(&str, &str, &str); 69usize] = [
     (
         "activation.gelu",
         "schemas/ops/activation/gelu.yaml",
@@ -171,6 +171,11 @@ pub const SCHEMAS: [(&str, &str, &str); 66usize] = [
         include_str!("../schemas/ops/embedding/lookup.yaml"),
     ),
     (
+        "embedding.lookup.quantized",
+        "schemas/ops/embedding/lookup.quantized.yaml",
+        include_str!("../schemas/ops/embedding/lookup.quantized.yaml"),
+    ),
+    (
         "kv.append",
         "schemas/ops/kv/append.yaml",
         include_str!("../schemas/ops/kv/append.yaml"),
@@ -196,6 +201,11 @@ pub const SCHEMAS: [(&str, &str, &str); 66usize] = [
         include_str!("../schemas/ops/mlp/linear.yaml"),
     ),
     (
+        "mlp.linear.fp4",
+        "schemas/ops/mlp/linear.fp4.yaml",
+        include_str!("../schemas/ops/mlp/linear.fp4.yaml"),
+    ),
+    (
         "mlp.linear.fp8",
         "schemas/ops/mlp/linear.fp8.yaml",
         include_str!("../schemas/ops/mlp/linear.fp8.yaml"),
@@ -219,6 +229,11 @@ pub const SCHEMAS: [(&str, &str, &str); 66usize] = [
         "moe.experts",
         "schemas/ops/moe/experts.yaml",
         include_str!("../schemas/ops/moe/experts.yaml"),
+    ),
+    (
+        "moe.experts.quantized",
+        "schemas/ops/moe/experts.quantized.yaml",
+        include_str!("../schemas/ops/moe/experts.quantized.yaml"),
     ),
     (
         "moe.route",

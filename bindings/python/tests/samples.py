@@ -20,6 +20,10 @@ def f8(*shape):
     return f32(*shape).astype(ml_dtypes.float8_e4m3fn)
 
 
+def u8(*shape):
+    return np.random.default_rng(sum(shape)).integers(0, 256, size=shape, dtype=np.uint8)
+
+
 def samples():
     """Operation by its flat name → positional arguments, keywords. All except text operations."""
     pages = (i32(0, 1), i32(0), i32(2))
@@ -72,10 +76,12 @@ def samples():
         "conv_causal1d": ((f32(1, 3, 4), f32(4, 2)), {"return_state": True}),
         "conv_causal1d_step": ((f32(1, 4), f32(1, 4, 1), f32(4, 2)), {}),
         "embedding_lookup": ((f32(5, 4), np.array([1, 2])), {}),
+        "embedding_lookup_quantized": ((np.array([[1, -2, 3, 4], [5, 6, -7, 8]], np.int8), np.array([1, 0]), f32(2)), {"format": "int8", "granularity": "channel"}),
         "kv_append": ((f32(1, 1, 2), f32(1, 1, 2), f32(2, 4, 1, 2), f32(2, 4, 1, 2), np.array([0])), {}),
         "kv_compact": ((f32(3, 4, 1, 2), f32(3, 4, 1, 2), i32(2), i32(0)), {}),
         "logits_logprobs": ((f32(2, 8), i32(1, 2)), {"top_k": 2}),
         "mlp_linear": ((f32(2, 4), f32(3, 4)), {}),
+        "mlp_linear_fp4": ((u8(2, 8), u8(3, 8), f8(2, 1), f8(3, 1)), {"format": "nvfp4", "output_dtype": "f32"}),
         "mlp_linear_fp8": ((f8(2, 4), f8(3, 4), f32(2), f32(3)), {"output_dtype": "f32"}),
         "mlp_linear_int8": (
             (np.array([[1, -2, 3, 4]], np.int8), np.array([[5, 6, -7, 8]], np.int8), f32(1), f32(1)),
@@ -88,6 +94,10 @@ def samples():
         ),
         "mlp_fused": ((f32(2, 4), f32(6, 4), f32(6, 4), f32(4, 6)), {}),
         "moe_experts": ((f32(2, 4), i32(0, 1)[:, None], f32(2, 1), f32(2, 6, 4), f32(2, 4, 3)), {}),
+        "moe_experts_quantized": (
+            (f32(2, 4), i32(0, 1)[:, None], f32(2, 1), u8(2, 6, 2), f32(2, 6), u8(2, 4, 2), f32(2, 4)),
+            {"format": "int4", "granularity": "row", "intermediate": 3},
+        ),
         "moe_route": ((f32(2, 8),), {"top_k": 2}),
         "norm_ada": ((f32(1, 3, 4), f32(1, 4), f32(1, 4)), {}),
         "norm_group": ((f32(1, 4, 3), f32(4), f32(4)), {"groups": 2}),

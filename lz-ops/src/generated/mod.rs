@@ -57,6 +57,8 @@ pub mod conv_causal1d_step;
 pub mod dequantize;
 /// `embedding.lookup`: Copies rows of a table by id.
 pub mod embedding_lookup;
+/// `embedding.lookup.quantized`: Dequantizes rows of a quantized table by id.
+pub mod embedding_lookup_quantized;
 /// `kv.append`: Writes the keys and values of new tokens into a paged cache, in place.
 pub mod kv_append;
 /// `kv.compact`: Copies pages within a paged cache, in place.
@@ -67,6 +69,8 @@ pub mod logits_logprobs;
 pub mod mlp_fused;
 /// `mlp.linear`: A linear layer with an optional bias and activation.
 pub mod mlp_linear;
+/// `mlp.linear.fp4`: A linear layer of 4-bit float rows with 4-bit float weights, block scales of both, an optional bias and activation.
+pub mod mlp_linear_fp4;
 /// `mlp.linear.fp8`: A linear layer of FP8 rows with FP8 weights, scales of both, an optional bias and activation.
 pub mod mlp_linear_fp8;
 /// `mlp.linear.int8`: A linear layer of int8 rows with int8 weights, an optional bias and activation.
@@ -77,6 +81,8 @@ pub mod mlp_linear_pack;
 pub mod mlp_linear_weight_only;
 /// `moe.experts`: The gated feed-forward blocks of the chosen experts of each token, and their weighted sum.
 pub mod moe_experts;
+/// `moe.experts.quantized`: The gated feed-forward blocks of the chosen experts of each token with quantized weights, and their weighted sum.
+pub mod moe_experts_quantized;
 /// `moe.route`: Chooses the experts of each token and computes their weights (mixture-of-experts router).
 pub mod moe_route;
 /// `norm.ada`: Layer normalization modulated by a scale and a shift of each batch row (adaptive layer norm).
@@ -159,16 +165,19 @@ pub use conv_causal1d::*;
 pub use conv_causal1d_step::*;
 pub use dequantize::*;
 pub use embedding_lookup::*;
+pub use embedding_lookup_quantized::*;
 pub use kv_append::*;
 pub use kv_compact::*;
 pub use logits_logprobs::*;
 pub use mlp_fused::*;
 pub use mlp_linear::*;
+pub use mlp_linear_fp4::*;
 pub use mlp_linear_fp8::*;
 pub use mlp_linear_int8::*;
 pub use mlp_linear_pack::*;
 pub use mlp_linear_weight_only::*;
 pub use moe_experts::*;
+pub use moe_experts_quantized::*;
 pub use moe_route::*;
 pub use norm_ada::*;
 pub use norm_group::*;
@@ -193,7 +202,7 @@ pub use ssm_step::*;
 pub use tokenize_decode::*;
 pub use tokenize_encode::*;
 /// Every operation of the catalogue, by name.
-pub static OPERATIONS: [&::lz_core::OperationInfo; 66usize] = [
+pub static OPERATIONS: [&::lz_core::OperationInfo; 69usize] = [
     &activation_gelu::ACTIVATION_GELU,
     &activation_gelu_mul::ACTIVATION_GELU_MUL,
     &activation_relu::ACTIVATION_RELU,
@@ -227,16 +236,19 @@ pub static OPERATIONS: [&::lz_core::OperationInfo; 66usize] = [
     &conv_causal1d_step::CONV_CAUSAL1D_STEP,
     &dequantize::DEQUANTIZE,
     &embedding_lookup::EMBEDDING_LOOKUP,
+    &embedding_lookup_quantized::EMBEDDING_LOOKUP_QUANTIZED,
     &kv_append::KV_APPEND,
     &kv_compact::KV_COMPACT,
     &logits_logprobs::LOGITS_LOGPROBS,
     &mlp_fused::MLP_FUSED,
     &mlp_linear::MLP_LINEAR,
+    &mlp_linear_fp4::MLP_LINEAR_FP4,
     &mlp_linear_fp8::MLP_LINEAR_FP8,
     &mlp_linear_int8::MLP_LINEAR_INT8,
     &mlp_linear_pack::MLP_LINEAR_PACK,
     &mlp_linear_weight_only::MLP_LINEAR_WEIGHT_ONLY,
     &moe_experts::MOE_EXPERTS,
+    &moe_experts_quantized::MOE_EXPERTS_QUANTIZED,
     &moe_route::MOE_ROUTE,
     &norm_ada::NORM_ADA,
     &norm_group::NORM_GROUP,

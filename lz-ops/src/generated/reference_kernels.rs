@@ -112,6 +112,10 @@ pub mod dequantize;
 #[path = "../reference/embedding/lookup.rs"]
 #[rustfmt::skip]
 pub mod embedding_lookup;
+/// Reference of `embedding.lookup.quantized`.
+#[path = "../reference/embedding/lookup_quantized.rs"]
+#[rustfmt::skip]
+pub mod embedding_lookup_quantized;
 /// Reference of `kv.append`.
 #[path = "../reference/kv/append.rs"]
 #[rustfmt::skip]
@@ -132,6 +136,10 @@ pub mod mlp_fused;
 #[path = "../reference/mlp/linear.rs"]
 #[rustfmt::skip]
 pub mod mlp_linear;
+/// Reference of `mlp.linear.fp4`.
+#[path = "../reference/mlp/linear_fp4.rs"]
+#[rustfmt::skip]
+pub mod mlp_linear_fp4;
 /// Reference of `mlp.linear.fp8`.
 #[path = "../reference/mlp/linear_fp8.rs"]
 #[rustfmt::skip]
@@ -152,6 +160,10 @@ pub mod mlp_linear_weight_only;
 #[path = "../reference/moe/experts.rs"]
 #[rustfmt::skip]
 pub mod moe_experts;
+/// Reference of `moe.experts.quantized`.
+#[path = "../reference/moe/experts_quantized.rs"]
+#[rustfmt::skip]
+pub mod moe_experts_quantized;
 /// Reference of `moe.route`.
 #[path = "../reference/moe/route.rs"]
 #[rustfmt::skip]
@@ -316,12 +328,16 @@ crate::reference::kernels::references!(
     "dequantize" => dequantize(DequantizeKernel, DequantizeCall, DequantizeOut) dequantize_kernel;
     "embedding.lookup" => embedding_lookup(EmbeddingLookupKernel, EmbeddingLookupCall,
         EmbeddingLookupOut) embedding_lookup_kernel;
+    "embedding.lookup.quantized" => embedding_lookup_quantized(EmbeddingLookupQuantizedKernel,
+        EmbeddingLookupQuantizedCall, EmbeddingLookupQuantizedOut) embedding_lookup_quantized_kernel;
     "kv.append" => kv_append(KvAppendKernel, KvAppendCall, KvAppendOut) kv_append_kernel;
     "kv.compact" => kv_compact(KvCompactKernel, KvCompactCall, KvCompactOut) kv_compact_kernel;
     "logits.logprobs" => logits_logprobs(LogitsLogprobsKernel, LogitsLogprobsCall,
         LogitsLogprobsOut) logits_logprobs_kernel;
     "mlp.fused" => mlp_fused(MlpFusedKernel, MlpFusedCall, MlpFusedOut) mlp_fused_kernel;
     "mlp.linear" => mlp_linear(MlpLinearKernel, MlpLinearCall, MlpLinearOut) mlp_linear_kernel;
+    "mlp.linear.fp4" => mlp_linear_fp4(MlpLinearFp4Kernel, MlpLinearFp4Call,
+        MlpLinearFp4Out) mlp_linear_fp4_kernel;
     "mlp.linear.fp8" => mlp_linear_fp8(MlpLinearFp8Kernel, MlpLinearFp8Call,
         MlpLinearFp8Out) mlp_linear_fp8_kernel;
     "mlp.linear.int8" => mlp_linear_int8(MlpLinearInt8Kernel, MlpLinearInt8Call,
@@ -331,6 +347,8 @@ crate::reference::kernels::references!(
     "mlp.linear.weight_only" => mlp_linear_weight_only(MlpLinearWeightOnlyKernel, MlpLinearWeightOnlyCall,
         MlpLinearWeightOnlyOut) mlp_linear_weight_only_kernel;
     "moe.experts" => moe_experts(MoeExpertsKernel, MoeExpertsCall, MoeExpertsOut) moe_experts_kernel;
+    "moe.experts.quantized" => moe_experts_quantized(MoeExpertsQuantizedKernel, MoeExpertsQuantizedCall,
+        MoeExpertsQuantizedOut) moe_experts_quantized_kernel;
     "moe.route" => moe_route(MoeRouteKernel, MoeRouteCall, MoeRouteOut) moe_route_kernel;
     "norm.ada" => norm_ada(NormAdaKernel, NormAdaCall, NormAdaOut) norm_ada_kernel;
     "norm.group" => norm_group(NormGroupKernel, NormGroupCall, NormGroupOut) norm_group_kernel;

@@ -5,6 +5,7 @@ pub mod activation;
 pub mod attention_core;
 pub mod delta_rule;
 pub mod draw;
+pub mod gated_experts;
 pub mod groups;
 pub mod index;
 pub(crate) mod kernels;

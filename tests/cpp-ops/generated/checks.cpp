@@ -1602,6 +1602,51 @@ void check_embedding_lookup(const Engines &engines, Case &drawn) {
     }
 }
 
+void check_embedding_lookup_quantized(const Engines &engines, Case &drawn) {
+    const lz::ops::EmbeddingLookupQuantized args{
+        .table = drawn.tensor("table"),
+        .ids = drawn.tensor("ids"),
+        .scale = drawn.tensor("scale"),
+        .zero_point = drawn.optional_tensor("zero_point"),
+        .format = drawn.param<lz::ops::EmbeddingLookupQuantizedFormat>("format"),
+        .granularity = drawn.optional_param<lz::ops::EmbeddingLookupQuantizedGranularity>("granularity"),
+        .block_size = drawn.optional_param<std::int64_t>("block_size"),
+        .dim = drawn.optional_param<std::int64_t>("dim"),
+        .output_dtype = drawn.optional_param<lz::ops::EmbeddingLookupQuantizedOutputDtype>("output_dtype"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::embedding_lookup_quantized(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::embedding_lookup_quantized_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"embedding.lookup.quantized": [{"kernel_id": "echo.embedding.lookup.quantized", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"I": ["int32", "int64"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "uint8", "int4", "uint4", "fp8_e4m3", "mxfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["zero_point"], "params": ["granularity", "block_size", "dim", "output_dtype"], "writes_into_output": true}]}})", {lz::ops::embedding_lookup_quantized_kernel("echo.embedding.lookup.quantized",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::EmbeddingLookupQuantized &call, [[maybe_unused]] const lz::ops::EmbeddingLookupQuantizedOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::embedding_lookup_quantized_into(reference, call, out);
+        })});
+    engine.lock("embedding.lookup.quantized", "echo.embedding.lookup.quantized");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::embedding_lookup_quantized_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+}
+
 void check_kv_append(const Engines &engines, Case &drawn) {
     const lz::ops::KvAppend args{
         .k = drawn.tensor("k"),
@@ -1795,6 +1840,52 @@ void check_mlp_linear(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::mlp_linear_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_mlp_linear_fp4(const Engines &engines, Case &drawn) {
+    const lz::ops::MlpLinearFp4 args{
+        .x = drawn.tensor("x"),
+        .weight = drawn.tensor("weight"),
+        .x_scale = drawn.tensor("x_scale"),
+        .weight_scale = drawn.tensor("weight_scale"),
+        .x_global_scale = drawn.optional_tensor("x_global_scale"),
+        .weight_global_scale = drawn.optional_tensor("weight_global_scale"),
+        .bias = drawn.optional_tensor("bias"),
+        .format = drawn.param<lz::ops::MlpLinearFp4Format>("format"),
+        .activation = drawn.optional_param<lz::ops::MlpLinearFp4Activation>("activation"),
+        .output_dtype = drawn.optional_param<lz::ops::MlpLinearFp4OutputDtype>("output_dtype"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::mlp_linear_fp4(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::mlp_linear_fp4_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"mlp.linear.fp4": [{"kernel_id": "echo.mlp.linear.fp4", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["x_global_scale", "weight_global_scale", "bias"], "params": ["activation", "output_dtype"], "writes_into_output": true}]}})", {lz::ops::mlp_linear_fp4_kernel("echo.mlp.linear.fp4",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::MlpLinearFp4 &call, [[maybe_unused]] const lz::ops::MlpLinearFp4Out &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::mlp_linear_fp4_into(reference, call, out);
+        })});
+    engine.lock("mlp.linear.fp4", "echo.mlp.linear.fp4");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::mlp_linear_fp4_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
@@ -2018,6 +2109,60 @@ void check_moe_experts(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::moe_experts_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_moe_experts_quantized(const Engines &engines, Case &drawn) {
+    const lz::ops::MoeExpertsQuantized args{
+        .x = drawn.tensor("x"),
+        .indices = drawn.tensor("indices"),
+        .weights = drawn.tensor("weights"),
+        .gate_up_weight = drawn.tensor("gate_up_weight"),
+        .gate_up_scale = drawn.tensor("gate_up_scale"),
+        .down_weight = drawn.tensor("down_weight"),
+        .down_scale = drawn.tensor("down_scale"),
+        .gate_up_bias = drawn.optional_tensor("gate_up_bias"),
+        .down_bias = drawn.optional_tensor("down_bias"),
+        .format = drawn.param<lz::ops::MoeExpertsQuantizedFormat>("format"),
+        .granularity = drawn.param<lz::ops::MoeExpertsQuantizedGranularity>("granularity"),
+        .group_size = drawn.optional_param<std::int64_t>("group_size"),
+        .intermediate = drawn.optional_param<std::int64_t>("intermediate"),
+        .activation = drawn.optional_param<lz::ops::MoeExpertsQuantizedActivation>("activation"),
+        .gate_up_layout = drawn.optional_param<lz::ops::MoeExpertsQuantizedGateUpLayout>("gate_up_layout"),
+        .alpha = drawn.optional_param<float>("alpha"),
+        .limit = drawn.optional_param<float>("limit"),
+        .up_offset = drawn.optional_param<float>("up_offset"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::moe_experts_quantized(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::moe_experts_quantized_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"moe.experts.quantized": [{"kernel_id": "echo.moe.experts.quantized", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["fp8_e4m3", "int8", "int4", "mxfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["gate_up_bias", "down_bias"], "params": ["group_size", "intermediate", "activation", "gate_up_layout", "alpha", "limit", "up_offset"], "writes_into_output": true}]}})", {lz::ops::moe_experts_quantized_kernel("echo.moe.experts.quantized",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::MoeExpertsQuantized &call, [[maybe_unused]] const lz::ops::MoeExpertsQuantizedOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::moe_experts_quantized_into(reference, call, out);
+        })});
+    engine.lock("moe.experts.quantized", "echo.moe.experts.quantized");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::moe_experts_quantized_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
@@ -3076,16 +3221,19 @@ const std::vector<Check> &all_checks() {
         {"conv.causal1d.step", check_conv_causal1d_step},
         {"dequantize", check_dequantize},
         {"embedding.lookup", check_embedding_lookup},
+        {"embedding.lookup.quantized", check_embedding_lookup_quantized},
         {"kv.append", check_kv_append},
         {"kv.compact", check_kv_compact},
         {"logits.logprobs", check_logits_logprobs},
         {"mlp.fused", check_mlp_fused},
         {"mlp.linear", check_mlp_linear},
+        {"mlp.linear.fp4", check_mlp_linear_fp4},
         {"mlp.linear.fp8", check_mlp_linear_fp8},
         {"mlp.linear.int8", check_mlp_linear_int8},
         {"mlp.linear.pack", check_mlp_linear_pack},
         {"mlp.linear.weight_only", check_mlp_linear_weight_only},
         {"moe.experts", check_moe_experts},
+        {"moe.experts.quantized", check_moe_experts_quantized},
         {"moe.route", check_moe_route},
         {"norm.ada", check_norm_ada},
         {"norm.group", check_norm_group},

@@ -3,6 +3,7 @@
 
 mod activation;
 mod batch_invariant;
+mod fp4;
 mod fp8;
 mod fused;
 #[cfg(target_arch = "x86_64")]
@@ -17,6 +18,7 @@ mod weights;
 
 pub(crate) use activation::{Identity, WithActivation};
 pub(crate) use batch_invariant::BatchInvariantLinear;
+pub(crate) use fp4::LinearFp4;
 pub(crate) use fp8::LinearFp8;
 pub(crate) use fused::Fused;
 #[cfg(target_arch = "x86_64")]

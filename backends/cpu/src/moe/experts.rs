@@ -58,7 +58,7 @@ impl<S: Simd> MoeExpertsKernel for Experts<S> {
         let hidden = Matrix { start: hidden.as_mut_ptr().cast(), width: intermediate };
         let sums = Matrix { start: sums.as_mut_ptr().cast(), width: out_features };
         let assignment = Assignment::new(&call.indices, &call.weights, axes.experts as usize, words)?;
-        let gating = Gating::new(call);
+        let gating = Gating::new(call.activation, call.alpha, call.limit, call.up_offset);
         with_float!(call.dtype_t, T => {
             let x = Rows::<T>::new(&call.x)?;
             let output = RowsMut::<T>::new(&mut out.output)?;
@@ -92,7 +92,7 @@ impl<S: Simd> MoeExpertsKernel for Experts<S> {
 }
 
 /// Rounds the sums to the output.
-fn store<S: Simd, T: Float>(s: S, sums: Matrix, output: &RowsMut<'_, T>, rows: usize) {
+pub(super) fn store<S: Simd, T: Float>(s: S, sums: Matrix, output: &RowsMut<'_, T>, rows: usize) {
     for_each_range(rows, sums.width * 8, |range| {
         for row in range {
             // SAFETY: all tasks that write sums finished; every output row belongs to one task.

@@ -1,7 +1,7 @@
 //! The gate of an expert: bounds, activation and product.
 
+use lz_ops::MoeExpertsActivation;
 use lz_ops::reference::activation as exact;
-use lz_ops::{MoeExpertsActivation, MoeExpertsCall};
 
 use crate::activation::{Gate, Gelu, GeluTanh, Relu, Silu};
 use crate::mlp::{Identity, WithActivation};
@@ -18,9 +18,10 @@ pub(super) struct Gating {
 }
 
 impl Gating {
-    pub(super) fn new(call: &MoeExpertsCall<'_>) -> Gating {
-        let limit = if call.limit > 0.0 { call.limit } else { f32::INFINITY };
-        Gating { activation: call.activation, alpha: call.alpha, limit, up_offset: call.up_offset }
+    /// A limit of 0 is none.
+    pub(super) fn new(activation: MoeExpertsActivation, alpha: f32, limit: f32, up_offset: f32) -> Gating {
+        let limit = if limit > 0.0 { limit } else { f32::INFINITY };
+        Gating { activation, alpha, limit, up_offset }
     }
 
     /// Writes the gated products of some features.

@@ -7,7 +7,9 @@ pub mod assign;
 mod expert;
 mod experts;
 mod gating;
+mod quantized;
 mod route;
 
 pub(crate) use experts::Experts;
+pub(crate) use quantized::QuantizedExperts;
 pub(crate) use route::Route;

@@ -1542,6 +1542,10 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$embedding_lookup_explain(::lz::bridge::Engine const &engine, ::lz_embedding_lookup_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$embedding_lookup_quantized(::lz::bridge::Engine const &engine, ::lz_embedding_lookup_quantized_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$embedding_lookup_quantized_explain(::lz::bridge::Engine const &engine, ::lz_embedding_lookup_quantized_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$kv_append(::lz::bridge::Engine const &engine, ::lz_kv_append_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$kv_append_explain(::lz::bridge::Engine const &engine, ::lz_kv_append_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1562,6 +1566,10 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_fp4(::lz::bridge::Engine const &engine, ::lz_mlp_linear_fp4_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_fp4_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_fp4_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_fp8(::lz::bridge::Engine const &engine, ::lz_mlp_linear_fp8_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_fp8_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_fp8_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1581,6 +1589,10 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$moe_experts(::lz::bridge::Engine const &engine, ::lz_moe_experts_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$moe_experts_explain(::lz::bridge::Engine const &engine, ::lz_moe_experts_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$moe_experts_quantized(::lz::bridge::Engine const &engine, ::lz_moe_experts_quantized_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$moe_experts_quantized_explain(::lz::bridge::Engine const &engine, ::lz_moe_experts_quantized_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$moe_route(::lz::bridge::Engine const &engine, ::lz_moe_route_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
@@ -2447,6 +2459,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
   return lz$bridge$cxxbridge1$205$embedding_lookup_explain(engine, args, explanation);
 }
 
+::lz::bridge::Failure *embedding_lookup_quantized(::lz::bridge::Engine const &engine, ::lz_embedding_lookup_quantized_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$embedding_lookup_quantized(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *embedding_lookup_quantized_explain(::lz::bridge::Engine const &engine, ::lz_embedding_lookup_quantized_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$embedding_lookup_quantized_explain(engine, args, explanation);
+}
+
 ::lz::bridge::Failure *kv_append(::lz::bridge::Engine const &engine, ::lz_kv_append_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
   return lz$bridge$cxxbridge1$205$kv_append(engine, args, outputs, options, tuned);
 }
@@ -2487,6 +2507,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
   return lz$bridge$cxxbridge1$205$mlp_linear_explain(engine, args, explanation);
 }
 
+::lz::bridge::Failure *mlp_linear_fp4(::lz::bridge::Engine const &engine, ::lz_mlp_linear_fp4_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$mlp_linear_fp4(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *mlp_linear_fp4_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_fp4_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$mlp_linear_fp4_explain(engine, args, explanation);
+}
+
 ::lz::bridge::Failure *mlp_linear_fp8(::lz::bridge::Engine const &engine, ::lz_mlp_linear_fp8_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
   return lz$bridge$cxxbridge1$205$mlp_linear_fp8(engine, args, outputs, options, tuned);
 }
@@ -2525,6 +2553,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *moe_experts_explain(::lz::bridge::Engine const &engine, ::lz_moe_experts_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
   return lz$bridge$cxxbridge1$205$moe_experts_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *moe_experts_quantized(::lz::bridge::Engine const &engine, ::lz_moe_experts_quantized_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$moe_experts_quantized(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *moe_experts_quantized_explain(::lz::bridge::Engine const &engine, ::lz_moe_experts_quantized_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$moe_experts_quantized_explain(engine, args, explanation);
 }
 
 ::lz::bridge::Failure *moe_route(::lz::bridge::Engine const &engine, ::lz_moe_route_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {

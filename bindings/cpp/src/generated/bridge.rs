@@ -47,16 +47,19 @@ use super::conv_causal1d::{conv_causal1d, conv_causal1d_explain};
 use super::conv_causal1d_step::{conv_causal1d_step, conv_causal1d_step_explain};
 use super::dequantize::{dequantize, dequantize_explain};
 use super::embedding_lookup::{embedding_lookup, embedding_lookup_explain};
+use super::embedding_lookup_quantized::{embedding_lookup_quantized, embedding_lookup_quantized_explain};
 use super::kv_append::{kv_append, kv_append_explain};
 use super::kv_compact::{kv_compact, kv_compact_explain};
 use super::logits_logprobs::{logits_logprobs, logits_logprobs_explain};
 use super::mlp_fused::{mlp_fused, mlp_fused_explain};
 use super::mlp_linear::{mlp_linear, mlp_linear_explain};
+use super::mlp_linear_fp4::{mlp_linear_fp4, mlp_linear_fp4_explain};
 use super::mlp_linear_fp8::{mlp_linear_fp8, mlp_linear_fp8_explain};
 use super::mlp_linear_int8::{mlp_linear_int8, mlp_linear_int8_explain};
 use super::mlp_linear_pack::{mlp_linear_pack, mlp_linear_pack_explain};
 use super::mlp_linear_weight_only::{mlp_linear_weight_only, mlp_linear_weight_only_explain};
 use super::moe_experts::{moe_experts, moe_experts_explain};
+use super::moe_experts_quantized::{moe_experts_quantized, moe_experts_quantized_explain};
 use super::moe_route::{moe_route, moe_route_explain};
 use super::norm_ada::{norm_ada, norm_ada_explain};
 use super::norm_group::{norm_group, norm_group_explain};
@@ -423,6 +426,9 @@ pub mod ffi {
         #[cxx_name = "lz_embedding_lookup_args"]
         type EmbeddingLookupArgs = lz_plugin::generated::embedding_lookup::EmbeddingLookupArgs;
         #[namespace = ""]
+        #[cxx_name = "lz_embedding_lookup_quantized_args"]
+        type EmbeddingLookupQuantizedArgs = lz_plugin::generated::embedding_lookup_quantized::EmbeddingLookupQuantizedArgs;
+        #[namespace = ""]
         #[cxx_name = "lz_kv_append_args"]
         type KvAppendArgs = lz_plugin::generated::kv_append::KvAppendArgs;
         #[namespace = ""]
@@ -438,6 +444,9 @@ pub mod ffi {
         #[cxx_name = "lz_mlp_linear_args"]
         type MlpLinearArgs = lz_plugin::generated::mlp_linear::MlpLinearArgs;
         #[namespace = ""]
+        #[cxx_name = "lz_mlp_linear_fp4_args"]
+        type MlpLinearFp4Args = lz_plugin::generated::mlp_linear_fp4::MlpLinearFp4Args;
+        #[namespace = ""]
         #[cxx_name = "lz_mlp_linear_fp8_args"]
         type MlpLinearFp8Args = lz_plugin::generated::mlp_linear_fp8::MlpLinearFp8Args;
         #[namespace = ""]
@@ -452,6 +461,9 @@ pub mod ffi {
         #[namespace = ""]
         #[cxx_name = "lz_moe_experts_args"]
         type MoeExpertsArgs = lz_plugin::generated::moe_experts::MoeExpertsArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_moe_experts_quantized_args"]
+        type MoeExpertsQuantizedArgs = lz_plugin::generated::moe_experts_quantized::MoeExpertsQuantizedArgs;
         #[namespace = ""]
         #[cxx_name = "lz_moe_route_args"]
         type MoeRouteArgs = lz_plugin::generated::moe_route::MoeRouteArgs;
@@ -788,6 +800,14 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn embedding_lookup_explain(engine: &Engine, args: *const EmbeddingLookupArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn embedding_lookup_quantized(
+            engine: &Engine,
+            args: *const EmbeddingLookupQuantizedArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn embedding_lookup_quantized_explain(engine: &Engine, args: *const EmbeddingLookupQuantizedArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn kv_append(
             engine: &Engine,
             args: *const KvAppendArgs,
@@ -828,6 +848,14 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn mlp_linear_explain(engine: &Engine, args: *const MlpLinearArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn mlp_linear_fp4(
+            engine: &Engine,
+            args: *const MlpLinearFp4Args,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn mlp_linear_fp4_explain(engine: &Engine, args: *const MlpLinearFp4Args, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn mlp_linear_fp8(
             engine: &Engine,
             args: *const MlpLinearFp8Args,
@@ -868,6 +896,14 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn moe_experts_explain(engine: &Engine, args: *const MoeExpertsArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn moe_experts_quantized(
+            engine: &Engine,
+            args: *const MoeExpertsQuantizedArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn moe_experts_quantized_explain(engine: &Engine, args: *const MoeExpertsQuantizedArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn moe_route(
             engine: &Engine,
             args: *const MoeRouteArgs,

@@ -68,6 +68,8 @@ pub mod conv_causal1d_step;
 pub mod dequantize;
 /// `embedding.lookup`.
 pub mod embedding_lookup;
+/// `embedding.lookup.quantized`.
+pub mod embedding_lookup_quantized;
 /// `kv.append`.
 pub mod kv_append;
 /// `kv.compact`.
@@ -78,6 +80,8 @@ pub mod logits_logprobs;
 pub mod mlp_fused;
 /// `mlp.linear`.
 pub mod mlp_linear;
+/// `mlp.linear.fp4`.
+pub mod mlp_linear_fp4;
 /// `mlp.linear.fp8`.
 pub mod mlp_linear_fp8;
 /// `mlp.linear.int8`.
@@ -88,6 +92,8 @@ pub mod mlp_linear_pack;
 pub mod mlp_linear_weight_only;
 /// `moe.experts`.
 pub mod moe_experts;
+/// `moe.experts.quantized`.
+pub mod moe_experts_quantized;
 /// `moe.route`.
 pub mod moe_route;
 /// `norm.ada`.

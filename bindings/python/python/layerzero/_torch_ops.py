@@ -1381,6 +1381,38 @@ OVERLOADS += [
 ]
 
 
+def _fake_embedding_lookup_quantized(table, ids, scale, zero_point=None, *, format, granularity=None, block_size=None, dim=None, output_dtype=None):
+    if output_dtype is None:
+        output_dtype = 'f32'
+    _, axis_stored = table.shape
+    *axis_tokens, = ids.shape
+    if dim is None:
+        dim = 2 * axis_stored if format in ('int4', 'uint4', 'mxfp4') else axis_stored
+    result_output = table.new_empty((*axis_tokens, dim), dtype={"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[output_dtype])
+    return result_output
+
+
+def embedding_lookup_quantized(table, ids, scale, zero_point=None, *, format, granularity=None, block_size=None, dim=None, output_dtype=None, out=None):
+    refuse_gradients("embedding.lookup.quantized", table, ids, scale, zero_point)
+    if out is None:
+        return _layerzero.embedding_lookup_quantized.default(table, ids, scale, zero_point, format=format, granularity=granularity, block_size=block_size, dim=dim, output_dtype=output_dtype)
+    out = out_tensors("embedding.lookup.quantized", out, 1)
+    _layerzero.embedding_lookup_quantized.out(table, ids, scale, zero_point, format=format, granularity=granularity, block_size=block_size, dim=dim, output_dtype=output_dtype, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "embedding_lookup_quantized(Tensor table, Tensor ids, Tensor scale, Tensor? zero_point=None, *, str format, str? granularity=None, SymInt? block_size=None, SymInt? dim=None, str? output_dtype=None) -> Tensor",
+        "embedding_lookup_quantized", _fake_embedding_lookup_quantized, {}, 1, (),
+    ),
+    Overload(
+        "embedding_lookup_quantized.out(Tensor table, Tensor ids, Tensor scale, Tensor? zero_point=None, *, str format, str? granularity=None, SymInt? block_size=None, SymInt? dim=None, str? output_dtype=None, Tensor(a!) out) -> ()",
+        "embedding_lookup_quantized", _fake_embedding_lookup_quantized, {}, 1, ("out",),
+    ),
+]
+
+
 def _fake_kv_append(k, v, k_cache, v_cache, slots, *, layout=None):
     return None
 
@@ -1499,6 +1531,36 @@ OVERLOADS += [
     Overload(
         "mlp_linear.out(Tensor x, Tensor weight, Tensor? bias=None, *, str? activation=None, Tensor(a!) out) -> ()",
         "mlp_linear", _fake_mlp_linear, {}, 1, ("out",),
+    ),
+]
+
+
+def _fake_mlp_linear_fp4(x, weight, x_scale, weight_scale, x_global_scale=None, weight_global_scale=None, bias=None, *, format, activation=None, output_dtype=None):
+    if output_dtype is None:
+        output_dtype = 'bf16'
+    *axis_rows, _ = x.shape
+    axis_out_features, _ = weight.shape
+    result_output = x.new_empty((*axis_rows, axis_out_features), dtype={"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[output_dtype])
+    return result_output
+
+
+def mlp_linear_fp4(x, weight, x_scale, weight_scale, x_global_scale=None, weight_global_scale=None, bias=None, *, format, activation=None, output_dtype=None, out=None):
+    refuse_gradients("mlp.linear.fp4", x, weight, x_scale, weight_scale, x_global_scale, weight_global_scale, bias)
+    if out is None:
+        return _layerzero.mlp_linear_fp4.default(x, weight, x_scale, weight_scale, x_global_scale, weight_global_scale, bias, format=format, activation=activation, output_dtype=output_dtype)
+    out = out_tensors("mlp.linear.fp4", out, 1)
+    _layerzero.mlp_linear_fp4.out(x, weight, x_scale, weight_scale, x_global_scale, weight_global_scale, bias, format=format, activation=activation, output_dtype=output_dtype, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "mlp_linear_fp4(Tensor x, Tensor weight, Tensor x_scale, Tensor weight_scale, Tensor? x_global_scale=None, Tensor? weight_global_scale=None, Tensor? bias=None, *, str format, str? activation=None, str? output_dtype=None) -> Tensor",
+        "mlp_linear_fp4", _fake_mlp_linear_fp4, {}, 1, (),
+    ),
+    Overload(
+        "mlp_linear_fp4.out(Tensor x, Tensor weight, Tensor x_scale, Tensor weight_scale, Tensor? x_global_scale=None, Tensor? weight_global_scale=None, Tensor? bias=None, *, str format, str? activation=None, str? output_dtype=None, Tensor(a!) out) -> ()",
+        "mlp_linear_fp4", _fake_mlp_linear_fp4, {}, 1, ("out",),
     ),
 ]
 
@@ -1647,6 +1709,34 @@ OVERLOADS += [
     Overload(
         "moe_experts.out(Tensor x, Tensor indices, Tensor weights, Tensor gate_up_weight, Tensor down_weight, Tensor? gate_up_bias=None, Tensor? down_bias=None, *, str? activation=None, str? gate_up_layout=None, float? alpha=None, float? limit=None, float? up_offset=None, Tensor(a!) out) -> ()",
         "moe_experts", _fake_moe_experts, {}, 1, ("out",),
+    ),
+]
+
+
+def _fake_moe_experts_quantized(x, indices, weights, gate_up_weight, gate_up_scale, down_weight, down_scale, gate_up_bias=None, down_bias=None, *, format, granularity, group_size=None, intermediate=None, activation=None, gate_up_layout=None, alpha=None, limit=None, up_offset=None):
+    *axis_rows, _ = x.shape
+    _, axis_out_features, _ = down_weight.shape
+    result_output = x.new_empty((*axis_rows, axis_out_features), dtype=x.dtype)
+    return result_output
+
+
+def moe_experts_quantized(x, indices, weights, gate_up_weight, gate_up_scale, down_weight, down_scale, gate_up_bias=None, down_bias=None, *, format, granularity, group_size=None, intermediate=None, activation=None, gate_up_layout=None, alpha=None, limit=None, up_offset=None, out=None):
+    refuse_gradients("moe.experts.quantized", x, indices, weights, gate_up_weight, gate_up_scale, down_weight, down_scale, gate_up_bias, down_bias)
+    if out is None:
+        return _layerzero.moe_experts_quantized.default(x, indices, weights, gate_up_weight, gate_up_scale, down_weight, down_scale, gate_up_bias, down_bias, format=format, granularity=granularity, group_size=group_size, intermediate=intermediate, activation=activation, gate_up_layout=gate_up_layout, alpha=alpha, limit=limit, up_offset=up_offset)
+    out = out_tensors("moe.experts.quantized", out, 1)
+    _layerzero.moe_experts_quantized.out(x, indices, weights, gate_up_weight, gate_up_scale, down_weight, down_scale, gate_up_bias, down_bias, format=format, granularity=granularity, group_size=group_size, intermediate=intermediate, activation=activation, gate_up_layout=gate_up_layout, alpha=alpha, limit=limit, up_offset=up_offset, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "moe_experts_quantized(Tensor x, Tensor indices, Tensor weights, Tensor gate_up_weight, Tensor gate_up_scale, Tensor down_weight, Tensor down_scale, Tensor? gate_up_bias=None, Tensor? down_bias=None, *, str format, str granularity, SymInt? group_size=None, SymInt? intermediate=None, str? activation=None, str? gate_up_layout=None, float? alpha=None, float? limit=None, float? up_offset=None) -> Tensor",
+        "moe_experts_quantized", _fake_moe_experts_quantized, {}, 1, (),
+    ),
+    Overload(
+        "moe_experts_quantized.out(Tensor x, Tensor indices, Tensor weights, Tensor gate_up_weight, Tensor gate_up_scale, Tensor down_weight, Tensor down_scale, Tensor? gate_up_bias=None, Tensor? down_bias=None, *, str format, str granularity, SymInt? group_size=None, SymInt? intermediate=None, str? activation=None, str? gate_up_layout=None, float? alpha=None, float? limit=None, float? up_offset=None, Tensor(a!) out) -> ()",
+        "moe_experts_quantized", _fake_moe_experts_quantized, {}, 1, ("out",),
     ),
 ]
 

@@ -41,16 +41,19 @@ __all__ = [
     "conv_causal1d_step",
     "dequantize",
     "embedding_lookup",
+    "embedding_lookup_quantized",
     "kv_append",
     "kv_compact",
     "logits_logprobs",
     "mlp_fused",
     "mlp_linear",
+    "mlp_linear_fp4",
     "mlp_linear_fp8",
     "mlp_linear_int8",
     "mlp_linear_pack",
     "mlp_linear_weight_only",
     "moe_experts",
+    "moe_experts_quantized",
     "moe_route",
     "norm_ada",
     "norm_group",
@@ -2964,6 +2967,90 @@ class _EmbeddingLookup:
 
 embedding_lookup: _EmbeddingLookup
 
+class _EmbeddingLookupQuantizedPlan(PlanHandle):
+    def run(
+        self,
+        table: _T,
+        ids: Tensor,
+        scale: Tensor,
+        zero_point: Tensor | None = None,
+        *,
+        format: Literal["int8", "uint8", "int4", "uint4", "fp8_e4m3", "mxfp4"],
+        granularity: Literal["channel", "block"] | None = None,
+        block_size: int | None = None,
+        dim: int | None = None,
+        output_dtype: Literal["f32", "f16", "bf16"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _EmbeddingLookupQuantized:
+    def __call__(
+        self,
+        table: _T,
+        ids: Tensor,
+        scale: Tensor,
+        zero_point: Tensor | None = None,
+        *,
+        format: Literal["int8", "uint8", "int4", "uint4", "fp8_e4m3", "mxfp4"],
+        granularity: Literal["channel", "block"] | None = None,
+        block_size: int | None = None,
+        dim: int | None = None,
+        output_dtype: Literal["f32", "f16", "bf16"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Dequantizes rows of a quantized table by id.
+
+        For each id, with `q[v,i]` the stored value and s and z the scale and the zero point of its group, each operation rounded to f32 and the result
+        rounded to the output's dtype, as in `dequantize`:
+
+            output[t,i] = (q[ids[t],i] - z[ids[t],i]) * s[ids[t],i]          the difference is exact; z is 0 if not given
+
+        Ids that are negative or not smaller than `vocab` are rejected. A NaN value or scale gives NaN.
+
+        **Groups.** With `channel`, each row has a scale; with `block`, each run of block_size adjacent elements of a row, the last one possibly
+        shorter. The scales of mxfp4 are powers of two, one for each run of 32.
+
+        **Storage.** int8, uint8 and fp8_e4m3 take one byte per element. int4 (two's complement), uint4 and mxfp4 (e2m1) take half a byte: element 2i of a row
+        is in the low nibble of byte i, element 2i + 1 in the high nibble; if `dim` is odd, the last high nibble is ignored.
+
+        Args:
+            table: `[vocab, stored]` int8: int8; uint8: uint8; int4: uint8; uint4: uint8; fp8_e4m3: float8_e4m3fn; mxfp4: float4_e2m1fn_x2. The stored rows.
+            ids: `[tokens...]` `I`. Indices of the rows.
+            scale: channel: `[vocab]`; block: `[vocab, ceil_div(dim, block_size)]` int8: float32; uint8: float32; int4: float32; uint4: float32; fp8_e4m3: float32; mxfp4: float8_e8m0fnu. Scale of each group.
+            zero_point: channel: `[vocab]`; block: `[vocab, ceil_div(dim, block_size)]` int32. Zero point of each group, for integer formats.
+            format: The format of the stored values (required).
+            granularity: Which elements share a scale (default `block`).
+            block_size: Elements per block, with granularity block (default `32`).
+            dim: Elements of a row; required if the last byte of a row is only partly used (default `2 * stored if format in [int4, uint4, mxfp4] else stored`).
+            output_dtype: The dtype of the output (default `f32`).
+
+        Returns:
+            output: `[tokens..., dim]` f32: float32; f16: float16; bf16: bfloat16. The rows, in the order of the ids.
+
+        Example:
+            table = torch.zeros((128256, 2048), dtype=torch.uint8)
+            ids = torch.randint(128256, (1, 2048), dtype=torch.int64)
+            scale = torch.randn((128256, 128), dtype=torch.float32)
+            output = lz.ops.embedding_lookup_quantized(table, ids, scale, format="int4", output_dtype="bf16")
+        """
+
+    def plan(
+        self,
+        table: Tensor,
+        ids: Tensor,
+        scale: Tensor,
+        zero_point: Tensor | None = None,
+        *,
+        format: Literal["int8", "uint8", "int4", "uint4", "fp8_e4m3", "mxfp4"],
+        granularity: Literal["channel", "block"] | None = None,
+        block_size: int | None = None,
+        dim: int | None = None,
+        output_dtype: Literal["f32", "f16", "bf16"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _EmbeddingLookupQuantizedPlan: ...
+
+embedding_lookup_quantized: _EmbeddingLookupQuantized
+
 class _KvAppendPlan(PlanHandle):
     def run(
         self,
@@ -3275,6 +3362,95 @@ class _MlpLinear:
     ) -> _MlpLinearPlan: ...
 
 mlp_linear: _MlpLinear
+
+class _MlpLinearFp4Plan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        weight: Tensor,
+        x_scale: Tensor,
+        weight_scale: Tensor,
+        x_global_scale: Tensor | None = None,
+        weight_global_scale: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        format: Literal["mxfp4", "nvfp4"],
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        output_dtype: Literal["f32", "f16", "bf16"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _MlpLinearFp4:
+    def __call__(
+        self,
+        x: _T,
+        weight: Tensor,
+        x_scale: Tensor,
+        weight_scale: Tensor,
+        x_global_scale: Tensor | None = None,
+        weight_global_scale: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        format: Literal["mxfp4", "nvfp4"],
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        output_dtype: Literal["f32", "f16", "bf16"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""A linear layer of 4-bit float rows with 4-bit float weights, block scales of both, an optional bias and activation.
+
+        For row r and output feature o, with X and S the scales of the blocks of inputs:
+
+            output[r,o] = act(Σ_i x[r,i] * X[r,i] * weight[o,i] * S[o,i] + bias[o])
+
+        in exact arithmetic, rounded to the output's dtype once at the end. `bias` is 0 if not given; an empty sum is 0. The activations are those
+        of `mlp.linear`.
+
+        **Formats.** The elements are e2m1. With `mxfp4`, each run of 32 adjacent inputs has a power of two as its scale. With `nvfp4`, each run of
+        16 has an e4m3 scale, divided by the global scale of its operand, which is 1 if not given: both as `quantize` returns them. The last run of a
+        row may be shorter.
+
+        **Storage.** Input 2i of a row is in the low nibble of byte i, input 2i + 1 in the high nibble. The number of inputs is even.
+
+        Args:
+            x: `[rows..., stored]` mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2. The quantized input rows.
+            weight: `[out_features, stored]` mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2. The quantized weights, one row per output feature.
+            x_scale: mxfp4: `[rows..., ceil_div(stored, 16)]`; nvfp4: `[rows..., ceil_div(stored, 8)]` mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn. Scales of x.
+            weight_scale: mxfp4: `[out_features, ceil_div(stored, 16)]`; nvfp4: `[out_features, ceil_div(stored, 8)]` mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn. Scales of the weight.
+            x_global_scale: `[]` float32. The factor by which the nvfp4 scales of x were multiplied.
+            weight_global_scale: `[]` float32. The factor by which the nvfp4 scales of the weight were multiplied.
+            bias: `[out_features]` f32: float32; f16: float16; bf16: bfloat16. Addend of each output feature; absent means 0.
+            format: The format of both operands (required).
+            activation: Applied to each output before it is rounded (default `none`).
+            output_dtype: The dtype of the output (default `bf16`).
+
+        Returns:
+            output: `[rows..., out_features]` f32: float32; f16: float16; bf16: bfloat16. The output rows.
+
+        Example:
+            x = torch.empty((16, 1440), dtype=torch.float4_e2m1fn_x2)
+            weight = torch.empty((5120, 1440), dtype=torch.float4_e2m1fn_x2)
+            x_scale = torch.empty((16, 90), dtype=torch.float8_e8m0fnu)
+            weight_scale = torch.empty((5120, 90), dtype=torch.float8_e8m0fnu)
+            output = lz.ops.mlp_linear_fp4(x, weight, x_scale, weight_scale, format="mxfp4")
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        x_scale: Tensor,
+        weight_scale: Tensor,
+        x_global_scale: Tensor | None = None,
+        weight_global_scale: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        format: Literal["mxfp4", "nvfp4"],
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        output_dtype: Literal["f32", "f16", "bf16"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _MlpLinearFp4Plan: ...
+
+mlp_linear_fp4: _MlpLinearFp4
 
 class _MlpLinearFp8Plan(PlanHandle):
     def run(
@@ -3689,6 +3865,131 @@ class _MoeExperts:
     ) -> _MoeExpertsPlan: ...
 
 moe_experts: _MoeExperts
+
+class _MoeExpertsQuantizedPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        indices: Tensor,
+        weights: Tensor,
+        gate_up_weight: Tensor,
+        gate_up_scale: Tensor,
+        down_weight: Tensor,
+        down_scale: Tensor,
+        gate_up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
+        *,
+        format: Literal["fp8_e4m3", "int8", "int4", "mxfp4"],
+        granularity: Literal["tensor", "row", "group", "block"],
+        group_size: int | None = None,
+        intermediate: int | None = None,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        gate_up_layout: Literal["halves", "interleaved"] | None = None,
+        alpha: float | None = None,
+        limit: float | None = None,
+        up_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _MoeExpertsQuantized:
+    def __call__(
+        self,
+        x: _T,
+        indices: Tensor,
+        weights: Tensor,
+        gate_up_weight: Tensor,
+        gate_up_scale: Tensor,
+        down_weight: Tensor,
+        down_scale: Tensor,
+        gate_up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
+        *,
+        format: Literal["fp8_e4m3", "int8", "int4", "mxfp4"],
+        granularity: Literal["tensor", "row", "group", "block"],
+        group_size: int | None = None,
+        intermediate: int | None = None,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        gate_up_layout: Literal["halves", "interleaved"] | None = None,
+        alpha: float | None = None,
+        limit: float | None = None,
+        up_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""The gated feed-forward blocks of the chosen experts of each token with quantized weights, and their weighted sum.
+
+        The mathematics of `moe.experts`, where a weight is its stored value times its scale:
+
+            gate_up_weight[e,f,i] = q[e,f,i] * s[e,f,i]
+            down_weight[e,o,m]    = q[e,o,m] * s[e,o,m]
+
+        All intermediate values are exact (f32 or wider in kernels); the output is rounded to T once.
+
+        **Scales.** With `tensor`, an expert has one scale for each of its two weights; with `row`, each feature f or o has one; with `group`, each run of
+        group_size adjacent inputs of a feature, the last one possibly shorter; with `block`, each block of 128 features and 128 inputs, as in
+        DeepSeek-V3, blocks at the end possibly smaller. The scales of mxfp4 are powers of two, one for each run of 32 inputs.
+
+        **Storage.** int8 and fp8_e4m3 take one byte per input. int4 (two's complement) and mxfp4 (e2m1) take half a byte: input 2i is in the low nibble of
+        byte i, input 2i + 1 in the high nibble; if the number of inputs is odd, the last high nibble is ignored.
+
+        Args:
+            x: `[rows..., in_features]` `T`. The tokens.
+            indices: `[rows..., top_k]` int32. The chosen experts of each token, from `moe.route`; -1 for none, as for experts of another device.
+            weights: `[rows..., top_k]` float32. The weight of each chosen expert.
+            gate_up_weight: fp8_e4m3: `[experts, 2 * intermediate, in_features]`; int8: `[experts, 2 * intermediate, in_features]`; int4: `[experts, 2 * intermediate, ceil_div(in_features, 2)]`; mxfp4: `[experts, 2 * intermediate, ceil_div(in_features, 2)]` fp8_e4m3: float8_e4m3fn; int8: int8; int4: uint8; mxfp4: float4_e2m1fn_x2. Stored weights of the gate and up projections of each expert.
+            gate_up_scale: tensor: `[experts]`; row: `[experts, 2 * intermediate]`; group: `[experts, 2 * intermediate, ceil_div(in_features, group_size)]`; block: `[experts, ceil_div(2 * intermediate, 128), ceil_div(in_features, 128)]` fp8_e4m3: float32; int8: float32; int4: float32; mxfp4: float8_e8m0fnu. Scales of the gate and up projections.
+            down_weight: `[experts, out_features, stored]` fp8_e4m3: float8_e4m3fn; int8: int8; int4: uint8; mxfp4: float4_e2m1fn_x2. Stored weights of the down projection of each expert.
+            down_scale: tensor: `[experts]`; row: `[experts, out_features]`; group: `[experts, out_features, ceil_div(intermediate, group_size)]`; block: `[experts, ceil_div(out_features, 128), ceil_div(intermediate, 128)]` fp8_e4m3: float32; int8: float32; int4: float32; mxfp4: float8_e8m0fnu. Scales of the down projection.
+            gate_up_bias: `[experts, 2 * intermediate]` `T`. Biases of the gate and up projections.
+            down_bias: `[experts, out_features]` `T`. Biases of the down projection.
+            format: The format of the stored weights (required).
+            granularity: Which weights share a scale (required).
+            group_size: Inputs per group, with granularity group (default `32`).
+            intermediate: Features between the projections; required if the last byte of a stored row is only partly used (default `2 * stored if format in [int4, mxfp4] else stored`).
+            activation: Applied to the gate (default `silu`).
+            gate_up_layout: Order of gate and up rows (default `halves`).
+            alpha: Steepness of silu (default `1`).
+            limit: Bound of gate and up; 0 means none (default `0`).
+            up_offset: Added to up (default `0`).
+
+        Returns:
+            output: `[rows..., out_features]` `T`. The weighted sum of the experts' results.
+
+        Example:
+            x = torch.randn((128, 7168), dtype=torch.bfloat16)
+            indices = torch.full((128, 8), 7, dtype=torch.int32)
+            weights = torch.randn((128, 8), dtype=torch.float32)
+            gate_up_weight = torch.empty((8, 4096, 7168), dtype=torch.float8_e4m3fn)
+            gate_up_scale = torch.randn((8, 32, 56), dtype=torch.float32)
+            down_weight = torch.empty((8, 7168, 2048), dtype=torch.float8_e4m3fn)
+            down_scale = torch.randn((8, 56, 16), dtype=torch.float32)
+            output = lz.ops.moe_experts_quantized(x, indices, weights, gate_up_weight, gate_up_scale, down_weight, down_scale, format="fp8_e4m3", granularity="block")
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        indices: Tensor,
+        weights: Tensor,
+        gate_up_weight: Tensor,
+        gate_up_scale: Tensor,
+        down_weight: Tensor,
+        down_scale: Tensor,
+        gate_up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
+        *,
+        format: Literal["fp8_e4m3", "int8", "int4", "mxfp4"],
+        granularity: Literal["tensor", "row", "group", "block"],
+        group_size: int | None = None,
+        intermediate: int | None = None,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        gate_up_layout: Literal["halves", "interleaved"] | None = None,
+        alpha: float | None = None,
+        limit: float | None = None,
+        up_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _MoeExpertsQuantizedPlan: ...
+
+moe_experts_quantized: _MoeExpertsQuantized
 
 class _MoeRoutePlan(PlanHandle):
     def run(

@@ -628,6 +628,25 @@ class EmbeddingLookup(Protocol):
     ) -> Any: ...
 
 
+class EmbeddingLookupQuantized(Protocol):
+    r"""A kernel of `embedding.lookup.quantized`: Dequantizes rows of a quantized table by id. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        table: Any,
+        ids: Any,
+        scale: Any,
+        zero_point: Any,
+        /,
+        *,
+        format: Literal["int8", "uint8", "int4", "uint4", "fp8_e4m3", "mxfp4"],
+        granularity: Literal["channel", "block"],
+        block_size: int,
+        dim: int,
+        output_dtype: Literal["f32", "f16", "bf16"],
+    ) -> Any: ...
+
+
 class KvAppend(Protocol):
     r"""A kernel of `kv.append`: Writes the keys and values of new tokens into a paged cache, in place."""
 
@@ -698,6 +717,26 @@ class MlpLinear(Protocol):
         /,
         *,
         activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"],
+    ) -> Any: ...
+
+
+class MlpLinearFp4(Protocol):
+    r"""A kernel of `mlp.linear.fp4`: A linear layer of 4-bit float rows with 4-bit float weights, block scales of both, an optional bias and activation. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        weight: Any,
+        x_scale: Any,
+        weight_scale: Any,
+        x_global_scale: Any,
+        weight_global_scale: Any,
+        bias: Any,
+        /,
+        *,
+        format: Literal["mxfp4", "nvfp4"],
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"],
+        output_dtype: Literal["f32", "f16", "bf16"],
     ) -> Any: ...
 
 
@@ -785,6 +824,34 @@ class MoeExperts(Protocol):
         down_bias: Any,
         /,
         *,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"],
+        gate_up_layout: Literal["halves", "interleaved"],
+        alpha: float,
+        limit: float,
+        up_offset: float,
+    ) -> Any: ...
+
+
+class MoeExpertsQuantized(Protocol):
+    r"""A kernel of `moe.experts.quantized`: The gated feed-forward blocks of the chosen experts of each token with quantized weights, and their weighted sum. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        indices: Any,
+        weights: Any,
+        gate_up_weight: Any,
+        gate_up_scale: Any,
+        down_weight: Any,
+        down_scale: Any,
+        gate_up_bias: Any,
+        down_bias: Any,
+        /,
+        *,
+        format: Literal["fp8_e4m3", "int8", "int4", "mxfp4"],
+        granularity: Literal["tensor", "row", "group", "block"],
+        group_size: int,
+        intermediate: int,
         activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"],
         gate_up_layout: Literal["halves", "interleaved"],
         alpha: float,

@@ -35,16 +35,19 @@ mod conv_causal1d;
 mod conv_causal1d_step;
 mod dequantize;
 mod embedding_lookup;
+mod embedding_lookup_quantized;
 mod kv_append;
 mod kv_compact;
 mod logits_logprobs;
 mod mlp_fused;
 mod mlp_linear;
+mod mlp_linear_fp4;
 mod mlp_linear_fp8;
 mod mlp_linear_int8;
 mod mlp_linear_pack;
 mod mlp_linear_weight_only;
 mod moe_experts;
+mod moe_experts_quantized;
 mod moe_route;
 mod norm_ada;
 mod norm_group;
@@ -103,16 +106,19 @@ pub static ENTRIES: &[&Entry] = &[
     &conv_causal1d_step::ENTRY,
     &dequantize::ENTRY,
     &embedding_lookup::ENTRY,
+    &embedding_lookup_quantized::ENTRY,
     &kv_append::ENTRY,
     &kv_compact::ENTRY,
     &logits_logprobs::ENTRY,
     &mlp_fused::ENTRY,
     &mlp_linear::ENTRY,
+    &mlp_linear_fp4::ENTRY,
     &mlp_linear_fp8::ENTRY,
     &mlp_linear_int8::ENTRY,
     &mlp_linear_pack::ENTRY,
     &mlp_linear_weight_only::ENTRY,
     &moe_experts::ENTRY,
+    &moe_experts_quantized::ENTRY,
     &moe_route::ENTRY,
     &norm_ada::ENTRY,
     &norm_group::ENTRY,

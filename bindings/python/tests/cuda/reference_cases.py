@@ -282,6 +282,9 @@ def _experts(draw, operation, dtype):
             call |= {"groups": 4, "top_groups": draw.number(2, 4), "group_score": draw.one("top1", "top2_sum") if "bias" in call else "top1"}
         return call
     top_k, inner, middle, outer = draw.number(1, 3), draw.one(1, 8, 33), draw.one(4, 17), draw.one(3, 8, 32)
+    if operation == "moe.experts.quantized":
+        # Several groups and blocks.
+        inner, middle, outer = draw.one(1, 33, 130), draw.one(4, 17, 70), draw.one(3, 32, 130)
     call = {
         "x": draw.normal(*rows, inner, dtype=dtype),
         "indices": torch.randint(-1, experts, (*rows, top_k), generator=draw.generator, dtype=torch.int32),
@@ -293,7 +296,62 @@ def _experts(draw, operation, dtype):
     }  # fmt: skip
     if draw.one(True, False):
         call["gate_up_bias"], call["down_bias"] = draw.normal(experts, 2 * middle, dtype=dtype), draw.normal(experts, outer, dtype=dtype)
-    return call
+    return _with_quantized_experts(draw, call) if operation == "moe.experts.quantized" else call
+
+
+def _with_quantized_experts(draw, call):
+    """Random codes and scales instead of weights."""
+    format = draw.one("fp8_e4m3", "int8", "int4", "mxfp4")
+    granularity, group = ("group", 32) if format == "mxfp4" else (draw.one("tensor", "row", "group", "block"), draw.one(5, 16, 32, 128))
+    for name in ("gate_up", "down"):
+        experts, features, inputs = call[f"{name}_weight"].shape
+        shape = {"tensor": (), "row": (features,), "group": (features, -(-inputs // group))}
+        blocks = -(-features // 128), -(-inputs // 128)
+        call[f"{name}_weight"], scale = _codes(draw, format, (experts, features, inputs), (experts, *shape.get(granularity, blocks)))
+        call[f"{name}_scale"] = scale if format == "mxfp4" else scale / (8 * inputs**0.5)
+    return {**call, "format": format, "granularity": granularity, "group_size": group, "intermediate": inputs}
+
+
+def _codes(draw, format, shape, scales):
+    """Random stored values of rows of this shape, and random scales."""
+    *outer, inner = shape
+    integers = {"generator": draw.generator, "dtype": torch.uint8}
+    if format == "fp8_e4m3":
+        codes = draw.normal(*shape, dtype="f8_e4m3")
+    elif format in ("int8", "uint8"):
+        codes = torch.randint(0, 256, shape, **integers).view(getattr(torch, format))
+    else:
+        codes = torch.randint(0, 256, (*outer, -(-inner // 2)), **integers)
+    if format in ("mxfp4", "nvfp4"):
+        codes = codes.view(torch.float4_e2m1fn_x2)
+    if format == "mxfp4":
+        return codes, torch.randint(120, 128, scales, **integers).view(torch.float8_e8m0fnu)
+    return codes, draw.normal(*scales).abs().to(torch.float8_e4m3fn if format == "nvfp4" else torch.float32)
+
+
+def _quantized_rows(draw, operation, dtype):
+    """FP4 layers and quantized tables."""
+    rows, inner, outer = draw.one((3,), (2, 2), (0,), (), (70,)), draw.one(2, 34, 70, 600), draw.one(1, 4, 17, 40)
+    if operation == "mlp.linear.fp4":
+        format = draw.one("mxfp4", "nvfp4")
+        blocks = -(-inner // (16 if format == "nvfp4" else 32))
+        (x, x_scale), (weight, weight_scale) = (_codes(draw, format, (*of, inner), (*of, blocks)) for of in (rows, (outer,)))
+        call = {"x": x, "weight": weight, "x_scale": x_scale, "weight_scale": weight_scale, "bias": draw.one(draw.normal(outer, dtype=dtype), None)}
+        if format == "nvfp4":
+            call["x_global_scale"] = draw.one(torch.tensor(7.0), None)
+            call["weight_global_scale"] = draw.one(torch.tensor(0.3), None)
+        return {**call, "format": format, "activation": draw.one("none", "relu", "silu", "gelu", "gelu_tanh"), "output_dtype": dtype}
+    format = draw.one("int8", "uint8", "int4", "uint4", "fp8_e4m3", "mxfp4")
+    granularity, block = ("block", 32) if format == "mxfp4" else (draw.one("channel", "block"), draw.one(3, 16, 32, 2**31 - 1))
+    dim = inner - draw.one(0, 1)
+    scales = (outer,) if granularity == "channel" else (outer, -(-dim // block))
+    table, scale = _codes(draw, format, (outer, dim), scales)
+    zero_point = torch.randint(-9, 9, scales, generator=draw.generator, dtype=torch.int32) if "int" in format and draw.one(True, False) else None
+    ids = torch.randint(0, outer, rows, generator=draw.generator, dtype=draw.one(torch.int32, torch.int64))
+    return {
+        "table": table, "ids": ids, "scale": scale, "zero_point": zero_point, "format": format, "granularity": granularity, "block_size": block,
+        "dim": dim, "output_dtype": dtype,
+    }  # fmt: skip
 
 
 def _convolution(draw, operation, dtype):
@@ -441,6 +499,8 @@ def wide(operation, dtype, seed):
         call = _quantized_norm(draw, operation, dtype)
     elif operation in ("mlp.linear.fp8", "mlp.linear.int8", "mlp.linear.weight_only", "mlp.linear.pack"):
         call = _linear(draw, operation, dtype)
+    elif operation in ("mlp.linear.fp4", "embedding.lookup.quantized"):
+        call = _quantized_rows(draw, operation, dtype)
     elif operation.startswith("moe."):
         call = _experts(draw, operation, dtype)
     elif operation == "logits.logprobs":

@@ -12,6 +12,7 @@ _TOLERANCE = {
     "mlp.linear": {torch.float32: (1e-4, 1e-4), torch.float16: (2e-3, 2e-3), torch.bfloat16: (1.6e-2, 1.6e-2)},
     "mlp.linear.weight_only": {torch.float32: (1e-4, 1e-3), torch.float16: (2e-3, 2e-3), torch.bfloat16: (1.6e-2, 1.6e-2)},
     "mlp.linear.fp8": {torch.float32: (1e-4, 1e-3), torch.float16: (2e-3, 2e-3), torch.bfloat16: (1.6e-2, 1.6e-2)},
+    "mlp.linear.fp4": {torch.float32: (1e-4, 1e-3), torch.float16: (2e-3, 2e-3), torch.bfloat16: (1.6e-2, 1.6e-2)},
     "norm.rms.quantize": _QUANTIZED_NORM,
     "rope.append": {torch.float8_e4m3fn: (0.126, 2e-3), torch.float8_e5m2: (0.251, 2e-5)},
     # Caches, which are read only.
@@ -25,6 +26,8 @@ _TOLERANCE = {
     "ssm.scan": {torch.float32: (1e-4, 1e-3), torch.float16: (2e-3, 2e-3), torch.bfloat16: (1.6e-2, 1.6e-2)},
     "ssm.step": {torch.float32: (1e-4, 1e-3), torch.float16: (2e-3, 2e-3), torch.bfloat16: (1.6e-2, 1.6e-2)},
     "moe.experts": {torch.float32: (1e-4, 1e-4), torch.float16: (5e-3, 5e-3), torch.bfloat16: (3e-2, 3e-2)},
+    "moe.experts.quantized": {torch.float32: (1e-4, 1e-4), torch.float16: (5e-3, 5e-3), torch.bfloat16: (3e-2, 3e-2)},
+    "embedding.lookup.quantized": {torch.float32: (1e-6, 1e-6), torch.float16: (1e-3, 1e-6), torch.bfloat16: (8e-3, 1e-6)},
     "dequantize": {torch.float32: (1e-6, 1e-6), torch.float16: (1e-3, 1e-6), torch.bfloat16: (8e-3, 1e-6)},
 }
 #: These are equal bit for bit, except that all NaN are equal.

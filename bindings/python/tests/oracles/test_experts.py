@@ -108,3 +108,80 @@ def test_experts_of_bf16_are_at_least_as_accurate_as_those_of_transformers() -> 
         assert error <= bound, f"{who}: {error} > {bound}"
 
     check_every_kernel("moe.experts", lambda: call, check)
+
+
+def expanded(scale: Any, features: int, inputs: int, by: str, group: int) -> Any:
+    """A scale for each weight."""
+    if by == "tensor":
+        return scale[:, None, None]
+    if by == "row":
+        return scale[:, :, None]
+    column = torch.arange(inputs) // (group if by == "group" else 128)
+    return scale[:, :, column] if by == "group" else scale[:, torch.arange(features)[:, None] // 128, column]
+
+
+def scale_shape(experts: int, features: int, inputs: int, by: str, group: int) -> tuple[int, ...]:
+    rest = {"tensor": (), "row": (features,), "group": (features, -(-inputs // group))}
+    return (experts, *rest.get(by, (-(-features // 128), -(-inputs // 128))))
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 150])
+@pytest.mark.parametrize("format", ["fp8_e4m3", "int8", "int4"])
+@pytest.mark.parametrize("by", ["tensor", "row", "group", "block"])
+def test_quantized_experts_match_those_of_mixtral_with_dequantized_weights(format: str, by: str, tokens: int) -> None:
+    hidden, middle, count, group = 160, 136, 8, 24
+    config = MixtralConfig(hidden_size=hidden, intermediate_size=middle, num_local_experts=count, num_experts_per_tok=2, num_hidden_layers=1)
+    experts = made(MixtralExperts, config, tokens)
+    x, weights = torch.randn(tokens, hidden), torch.rand(tokens, 3)
+    indices = torch.rand(tokens, count).argsort(-1)[:, :3]
+    call = {
+        "x": x, "indices": indices.to(torch.int32), "weights": weights, "format": format, "granularity": by, "group_size": group,
+    }  # fmt: skip
+    for name, parameter in (("gate_up", experts.gate_up_proj), ("down", experts.down_proj)):
+        shape = parameter.shape
+        if format == "fp8_e4m3":
+            codes = torch.randn(shape).to(torch.float8_e4m3fn)
+            values = codes.float()
+        elif format == "int8":
+            codes = torch.randint(-128, 128, shape, dtype=torch.int8)
+            values = codes.float() / 64
+        else:
+            values = torch.randint(-8, 8, shape)
+            codes = (values[..., ::2] & 15 | (values[..., 1::2] & 15) << 4).to(torch.uint8)
+            values = values.float() / 4
+        scale = torch.rand(scale_shape(*shape, by, group)) * 0.1 + 0.01
+        with torch.no_grad():
+            parameter.copy_(values * expanded(scale, *shape[1:], by, group))
+        call[f"{name}_weight"], call[f"{name}_scale"] = codes, scale / {"fp8_e4m3": 1, "int8": 64, "int4": 4}[format]
+    expected = experts(x, indices, weights).detach()
+
+    def check(who: str, results: list[Any], _: dict[str, Any]) -> None:
+        torch.testing.assert_close(results[0], expected, rtol=1e-4, atol=1e-4, msg=who)
+
+    assert check_every_kernel("moe.experts.quantized", lambda: call, check) >= 2
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 70])
+def test_mxfp4_experts_match_those_of_gpt_oss(tokens: int) -> None:
+    mxfp4 = pytest.importorskip("transformers.integrations.mxfp4")
+    hidden, middle, count = 96, 64, 4
+    config = GptOssConfig(hidden_size=hidden, intermediate_size=middle, num_local_experts=count, num_experts_per_tok=2, num_hidden_layers=1)
+    experts = made(GptOssExperts, config, tokens)
+    x, weights = torch.randn(tokens, hidden), torch.rand(tokens, 2)
+    indices = torch.rand(tokens, count).argsort(-1)[:, :2]
+    call = {"x": x, "indices": indices.to(torch.int32), "weights": weights, "format": "mxfp4", "granularity": "group", **EXPERTS["gpt_oss"][2]}
+    for name, features, inputs in (("gate_up", 2 * middle, hidden), ("down", hidden, middle)):
+        blocks = torch.randint(0, 256, (count, features, inputs // 32, 16), dtype=torch.uint8)
+        scales = torch.randint(120, 127, (count, features, inputs // 32), dtype=torch.uint8)
+        with torch.no_grad():
+            dequantized = mxfp4.convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+            getattr(experts, f"{name}_proj").copy_(dequantized)
+        call[f"{name}_weight"] = blocks.flatten(-2).view(torch.float4_e2m1fn_x2)
+        call[f"{name}_scale"] = scales.view(torch.float8_e8m0fnu)
+    call["gate_up_bias"], call["down_bias"] = experts.gate_up_proj_bias.detach(), experts.down_proj_bias.detach()
+    expected = experts(x, indices, weights).detach()
+
+    def check(who: str, results: list[Any], _: dict[str, Any]) -> None:
+        torch.testing.assert_close(results[0], expected, rtol=1e-4, atol=1e-4, msg=who)
+
+    assert check_every_kernel("moe.experts.quantized", lambda: call, check) >= 2

@@ -53,7 +53,7 @@ def test_every_tensor_operation_is_registered():
 
 
 #: torch's check that inputs are unchanged compares them with functions that it lacks for 8-bit floats.
-WITHOUT_SCHEMA = ("attention_gqa_decode_paged_fp8", "attention_gqa_prefill_paged_fp8", "mlp_linear_fp8")
+WITHOUT_SCHEMA = ("attention_gqa_decode_paged_fp8", "attention_gqa_prefill_paged_fp8", "mlp_linear_fp4", "mlp_linear_fp8")
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

@@ -1274,6 +1274,43 @@ typedef struct lz_embedding_lookup_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_embedding_lookup_kernel;
 
+/* embedding.lookup.quantized: Dequantizes rows of a quantized table by id. */
+
+#define LZ_EMBEDDING_LOOKUP_QUANTIZED_VERSION 1u
+
+enum { LZ_EMBEDDING_LOOKUP_QUANTIZED_FORMAT_INT8 = 0, LZ_EMBEDDING_LOOKUP_QUANTIZED_FORMAT_UINT8 = 1, LZ_EMBEDDING_LOOKUP_QUANTIZED_FORMAT_INT4 = 2, LZ_EMBEDDING_LOOKUP_QUANTIZED_FORMAT_UINT4 = 3, LZ_EMBEDDING_LOOKUP_QUANTIZED_FORMAT_FP8_E4M3 = 4, LZ_EMBEDDING_LOOKUP_QUANTIZED_FORMAT_MXFP4 = 5 };
+
+enum { LZ_EMBEDDING_LOOKUP_QUANTIZED_GRANULARITY_CHANNEL = 0, LZ_EMBEDDING_LOOKUP_QUANTIZED_GRANULARITY_BLOCK = 1 };
+
+enum { LZ_EMBEDDING_LOOKUP_QUANTIZED_OUTPUT_DTYPE_F32 = 0, LZ_EMBEDDING_LOOKUP_QUANTIZED_OUTPUT_DTYPE_F16 = 1, LZ_EMBEDDING_LOOKUP_QUANTIZED_OUTPUT_DTYPE_BF16 = 2 };
+
+typedef struct lz_embedding_lookup_quantized_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *table; /* `[vocab, stored]` int8: int8; uint8: uint8; int4: uint8; uint4: uint8; fp8_e4m3: float8_e4m3fn; mxfp4: float4_e2m1fn_x2 */
+    const lz_tensor *ids; /* `[tokens...]` `I` */
+    const lz_tensor *scale; /* channel: `[vocab]`; block: `[vocab, ceil_div(dim, block_size)]` int8: float32; uint8: float32; int4: float32; uint4: float32; fp8_e4m3: float32; mxfp4: float8_e8m0fnu */
+    const lz_tensor *zero_point; /* channel: `[vocab]`; block: `[vocab, ceil_div(dim, block_size)]` int32, or NULL */
+    uint32_t format; /* param 0 */
+    uint32_t granularity; /* param 1 */
+    int64_t block_size; /* param 2 */
+    int64_t dim; /* param 3 */
+    uint32_t output_dtype; /* param 4 */
+} lz_embedding_lookup_quantized_args;
+
+typedef struct lz_embedding_lookup_quantized_out {
+    size_t size;
+    lz_tensor *output; /* `[tokens..., dim]` f32: float32; f16: float16; bf16: bfloat16 */
+} lz_embedding_lookup_quantized_out;
+
+typedef struct lz_embedding_lookup_quantized_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_embedding_lookup_quantized_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_embedding_lookup_quantized_args *args, const lz_embedding_lookup_quantized_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_embedding_lookup_quantized_kernel;
+
 /* kv.append: Writes the keys and values of new tokens into a paged cache, in place. */
 
 #define LZ_KV_APPEND_VERSION 1u
@@ -1415,6 +1452,44 @@ typedef struct lz_mlp_linear_kernel {
     lz_status (*run)(void *context, const lz_mlp_linear_args *args, const lz_mlp_linear_out *out, lz_run *run);
     void (*release)(void *context); /* may be NULL */
 } lz_mlp_linear_kernel;
+
+/* mlp.linear.fp4: A linear layer of 4-bit float rows with 4-bit float weights, block scales of both, an optional bias and activation. */
+
+#define LZ_MLP_LINEAR_FP4_VERSION 1u
+
+enum { LZ_MLP_LINEAR_FP4_FORMAT_MXFP4 = 0, LZ_MLP_LINEAR_FP4_FORMAT_NVFP4 = 1 };
+
+enum { LZ_MLP_LINEAR_FP4_ACTIVATION_NONE = 0, LZ_MLP_LINEAR_FP4_ACTIVATION_RELU = 1, LZ_MLP_LINEAR_FP4_ACTIVATION_SILU = 2, LZ_MLP_LINEAR_FP4_ACTIVATION_GELU = 3, LZ_MLP_LINEAR_FP4_ACTIVATION_GELU_TANH = 4 };
+
+enum { LZ_MLP_LINEAR_FP4_OUTPUT_DTYPE_F32 = 0, LZ_MLP_LINEAR_FP4_OUTPUT_DTYPE_F16 = 1, LZ_MLP_LINEAR_FP4_OUTPUT_DTYPE_BF16 = 2 };
+
+typedef struct lz_mlp_linear_fp4_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *x; /* `[rows..., stored]` mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2 */
+    const lz_tensor *weight; /* `[out_features, stored]` mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2 */
+    const lz_tensor *x_scale; /* mxfp4: `[rows..., ceil_div(stored, 16)]`; nvfp4: `[rows..., ceil_div(stored, 8)]` mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn */
+    const lz_tensor *weight_scale; /* mxfp4: `[out_features, ceil_div(stored, 16)]`; nvfp4: `[out_features, ceil_div(stored, 8)]` mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn */
+    const lz_tensor *x_global_scale; /* `[]` float32, or NULL */
+    const lz_tensor *weight_global_scale; /* `[]` float32, or NULL */
+    const lz_tensor *bias; /* `[out_features]` f32: float32; f16: float16; bf16: bfloat16, or NULL */
+    uint32_t format; /* param 0 */
+    uint32_t activation; /* param 1 */
+    uint32_t output_dtype; /* param 2 */
+} lz_mlp_linear_fp4_args;
+
+typedef struct lz_mlp_linear_fp4_out {
+    size_t size;
+    lz_tensor *output; /* `[rows..., out_features]` f32: float32; f16: float16; bf16: bfloat16 */
+} lz_mlp_linear_fp4_out;
+
+typedef struct lz_mlp_linear_fp4_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_mlp_linear_fp4_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_mlp_linear_fp4_args *args, const lz_mlp_linear_fp4_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_mlp_linear_fp4_kernel;
 
 /* mlp.linear.fp8: A linear layer of FP8 rows with FP8 weights, scales of both, an optional bias and activation. */
 
@@ -1596,6 +1671,54 @@ typedef struct lz_moe_experts_kernel {
     lz_status (*run)(void *context, const lz_moe_experts_args *args, const lz_moe_experts_out *out, lz_run *run);
     void (*release)(void *context); /* may be NULL */
 } lz_moe_experts_kernel;
+
+/* moe.experts.quantized: The gated feed-forward blocks of the chosen experts of each token with quantized weights, and their weighted sum. */
+
+#define LZ_MOE_EXPERTS_QUANTIZED_VERSION 1u
+
+enum { LZ_MOE_EXPERTS_QUANTIZED_FORMAT_FP8_E4M3 = 0, LZ_MOE_EXPERTS_QUANTIZED_FORMAT_INT8 = 1, LZ_MOE_EXPERTS_QUANTIZED_FORMAT_INT4 = 2, LZ_MOE_EXPERTS_QUANTIZED_FORMAT_MXFP4 = 3 };
+
+enum { LZ_MOE_EXPERTS_QUANTIZED_GRANULARITY_TENSOR = 0, LZ_MOE_EXPERTS_QUANTIZED_GRANULARITY_ROW = 1, LZ_MOE_EXPERTS_QUANTIZED_GRANULARITY_GROUP = 2, LZ_MOE_EXPERTS_QUANTIZED_GRANULARITY_BLOCK = 3 };
+
+enum { LZ_MOE_EXPERTS_QUANTIZED_ACTIVATION_NONE = 0, LZ_MOE_EXPERTS_QUANTIZED_ACTIVATION_RELU = 1, LZ_MOE_EXPERTS_QUANTIZED_ACTIVATION_SILU = 2, LZ_MOE_EXPERTS_QUANTIZED_ACTIVATION_GELU = 3, LZ_MOE_EXPERTS_QUANTIZED_ACTIVATION_GELU_TANH = 4 };
+
+enum { LZ_MOE_EXPERTS_QUANTIZED_GATE_UP_LAYOUT_HALVES = 0, LZ_MOE_EXPERTS_QUANTIZED_GATE_UP_LAYOUT_INTERLEAVED = 1 };
+
+typedef struct lz_moe_experts_quantized_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *x; /* `[rows..., in_features]` `T` */
+    const lz_tensor *indices; /* `[rows..., top_k]` int32 */
+    const lz_tensor *weights; /* `[rows..., top_k]` float32 */
+    const lz_tensor *gate_up_weight; /* fp8_e4m3: `[experts, 2 * intermediate, in_features]`; int8: `[experts, 2 * intermediate, in_features]`; int4: `[experts, 2 * intermediate, ceil_div(in_features, 2)]`; mxfp4: `[experts, 2 * intermediate, ceil_div(in_features, 2)]` fp8_e4m3: float8_e4m3fn; int8: int8; int4: uint8; mxfp4: float4_e2m1fn_x2 */
+    const lz_tensor *gate_up_scale; /* tensor: `[experts]`; row: `[experts, 2 * intermediate]`; group: `[experts, 2 * intermediate, ceil_div(in_features, group_size)]`; block: `[experts, ceil_div(2 * intermediate, 128), ceil_div(in_features, 128)]` fp8_e4m3: float32; int8: float32; int4: float32; mxfp4: float8_e8m0fnu */
+    const lz_tensor *down_weight; /* `[experts, out_features, stored]` fp8_e4m3: float8_e4m3fn; int8: int8; int4: uint8; mxfp4: float4_e2m1fn_x2 */
+    const lz_tensor *down_scale; /* tensor: `[experts]`; row: `[experts, out_features]`; group: `[experts, out_features, ceil_div(intermediate, group_size)]`; block: `[experts, ceil_div(out_features, 128), ceil_div(intermediate, 128)]` fp8_e4m3: float32; int8: float32; int4: float32; mxfp4: float8_e8m0fnu */
+    const lz_tensor *gate_up_bias; /* `[experts, 2 * intermediate]` `T`, or NULL */
+    const lz_tensor *down_bias; /* `[experts, out_features]` `T`, or NULL */
+    uint32_t format; /* param 0 */
+    uint32_t granularity; /* param 1 */
+    int64_t group_size; /* param 2 */
+    int64_t intermediate; /* param 3 */
+    uint32_t activation; /* param 4 */
+    uint32_t gate_up_layout; /* param 5 */
+    float alpha; /* param 6 */
+    float limit; /* param 7 */
+    float up_offset; /* param 8 */
+} lz_moe_experts_quantized_args;
+
+typedef struct lz_moe_experts_quantized_out {
+    size_t size;
+    lz_tensor *output; /* `[rows..., out_features]` `T` */
+} lz_moe_experts_quantized_out;
+
+typedef struct lz_moe_experts_quantized_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_moe_experts_quantized_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_moe_experts_quantized_args *args, const lz_moe_experts_quantized_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_moe_experts_quantized_kernel;
 
 /* moe.route: Chooses the experts of each token and computes their weights (mixture-of-experts router). */
 

@@ -66,6 +66,8 @@ pub mod conv_causal1d_step;
 pub mod dequantize;
 /// `embedding.lookup`.
 pub mod embedding_lookup;
+/// `embedding.lookup.quantized`.
+pub mod embedding_lookup_quantized;
 /// `kv.append`.
 pub mod kv_append;
 /// `kv.compact`.
@@ -76,6 +78,8 @@ pub mod logits_logprobs;
 pub mod mlp_fused;
 /// `mlp.linear`.
 pub mod mlp_linear;
+/// `mlp.linear.fp4`.
+pub mod mlp_linear_fp4;
 /// `mlp.linear.fp8`.
 pub mod mlp_linear_fp8;
 /// `mlp.linear.int8`.
@@ -86,6 +90,8 @@ pub mod mlp_linear_pack;
 pub mod mlp_linear_weight_only;
 /// `moe.experts`.
 pub mod moe_experts;
+/// `moe.experts.quantized`.
+pub mod moe_experts_quantized;
 /// `moe.route`.
 pub mod moe_route;
 /// `norm.ada`.
@@ -198,18 +204,23 @@ crate::operation::plugin_entries!(
     "dequantize" => dequantize(DequantizeArgs, DequantizeOutputSlots) dequantize_kernel;
     "embedding.lookup" => embedding_lookup(EmbeddingLookupArgs,
         EmbeddingLookupOutputSlots) embedding_lookup_kernel;
+    "embedding.lookup.quantized" => embedding_lookup_quantized(EmbeddingLookupQuantizedArgs,
+        EmbeddingLookupQuantizedOutputSlots) embedding_lookup_quantized_kernel;
     "kv.append" => kv_append(KvAppendArgs, KvAppendOutputSlots) kv_append_kernel;
     "kv.compact" => kv_compact(KvCompactArgs, KvCompactOutputSlots) kv_compact_kernel;
     "logits.logprobs" => logits_logprobs(LogitsLogprobsArgs,
         LogitsLogprobsOutputSlots) logits_logprobs_kernel;
     "mlp.fused" => mlp_fused(MlpFusedArgs, MlpFusedOutputSlots) mlp_fused_kernel;
     "mlp.linear" => mlp_linear(MlpLinearArgs, MlpLinearOutputSlots) mlp_linear_kernel;
+    "mlp.linear.fp4" => mlp_linear_fp4(MlpLinearFp4Args, MlpLinearFp4OutputSlots) mlp_linear_fp4_kernel;
     "mlp.linear.fp8" => mlp_linear_fp8(MlpLinearFp8Args, MlpLinearFp8OutputSlots) mlp_linear_fp8_kernel;
     "mlp.linear.int8" => mlp_linear_int8(MlpLinearInt8Args, MlpLinearInt8OutputSlots) mlp_linear_int8_kernel;
     "mlp.linear.pack" => mlp_linear_pack(MlpLinearPackArgs, MlpLinearPackOutputSlots) mlp_linear_pack_kernel;
     "mlp.linear.weight_only" => mlp_linear_weight_only(MlpLinearWeightOnlyArgs,
         MlpLinearWeightOnlyOutputSlots) mlp_linear_weight_only_kernel;
     "moe.experts" => moe_experts(MoeExpertsArgs, MoeExpertsOutputSlots) moe_experts_kernel;
+    "moe.experts.quantized" => moe_experts_quantized(MoeExpertsQuantizedArgs,
+        MoeExpertsQuantizedOutputSlots) moe_experts_quantized_kernel;
     "moe.route" => moe_route(MoeRouteArgs, MoeRouteOutputSlots) moe_route_kernel;
     "norm.ada" => norm_ada(NormAdaArgs, NormAdaOutputSlots) norm_ada_kernel;
     "norm.group" => norm_group(NormGroupArgs, NormGroupOutputSlots) norm_group_kernel;

@@ -59,18 +59,23 @@ crate::subject::subjects!(
     "conv.causal1d.step" => conv_causal1d_step(ConvCausal1dStep, CONV_CAUSAL1D_STEP)[output: tensor];
     "dequantize" => dequantize(Dequantize, DEQUANTIZE)[output: tensor];
     "embedding.lookup" => embedding_lookup(EmbeddingLookup, EMBEDDING_LOOKUP)[output: tensor];
+    "embedding.lookup.quantized" => embedding_lookup_quantized(EmbeddingLookupQuantized,
+        EMBEDDING_LOOKUP_QUANTIZED)[output: tensor];
     "kv.append" => kv_append(KvAppend, KV_APPEND)[];
     "kv.compact" => kv_compact(KvCompact, KV_COMPACT)[];
     "logits.logprobs" => logits_logprobs(LogitsLogprobs, LOGITS_LOGPROBS)[logprobs: tensor, ranks: tensor,
         top_logprobs: tensor, top_tokens: tensor];
     "mlp.fused" => mlp_fused(MlpFused, MLP_FUSED)[output: tensor];
     "mlp.linear" => mlp_linear(MlpLinear, MLP_LINEAR)[output: tensor];
+    "mlp.linear.fp4" => mlp_linear_fp4(MlpLinearFp4, MLP_LINEAR_FP4)[output: tensor];
     "mlp.linear.fp8" => mlp_linear_fp8(MlpLinearFp8, MLP_LINEAR_FP8)[output: tensor];
     "mlp.linear.int8" => mlp_linear_int8(MlpLinearInt8, MLP_LINEAR_INT8)[output: tensor];
     "mlp.linear.pack" => mlp_linear_pack(MlpLinearPack, MLP_LINEAR_PACK)[packed: tensor];
     "mlp.linear.weight_only" => mlp_linear_weight_only(MlpLinearWeightOnly,
         MLP_LINEAR_WEIGHT_ONLY)[output: tensor];
     "moe.experts" => moe_experts(MoeExperts, MOE_EXPERTS)[output: tensor];
+    "moe.experts.quantized" => moe_experts_quantized(MoeExpertsQuantized,
+        MOE_EXPERTS_QUANTIZED)[output: tensor];
     "moe.route" => moe_route(MoeRoute, MOE_ROUTE)[weights: tensor, indices: tensor];
     "norm.ada" => norm_ada(NormAda, NORM_ADA)[output: tensor];
     "norm.group" => norm_group(NormGroup, NORM_GROUP)[output: tensor];

@@ -1422,6 +1422,10 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *embedding_lookup_explain(::lz::bridge::Engine const &engine, ::lz_embedding_lookup_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *embedding_lookup_quantized(::lz::bridge::Engine const &engine, ::lz_embedding_lookup_quantized_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *embedding_lookup_quantized_explain(::lz::bridge::Engine const &engine, ::lz_embedding_lookup_quantized_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *kv_append(::lz::bridge::Engine const &engine, ::lz_kv_append_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *kv_append_explain(::lz::bridge::Engine const &engine, ::lz_kv_append_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1442,6 +1446,10 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *mlp_linear_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *mlp_linear_fp4(::lz::bridge::Engine const &engine, ::lz_mlp_linear_fp4_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *mlp_linear_fp4_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_fp4_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *mlp_linear_fp8(::lz::bridge::Engine const &engine, ::lz_mlp_linear_fp8_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *mlp_linear_fp8_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_fp8_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1461,6 +1469,10 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 ::lz::bridge::Failure *moe_experts(::lz::bridge::Engine const &engine, ::lz_moe_experts_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *moe_experts_explain(::lz::bridge::Engine const &engine, ::lz_moe_experts_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *moe_experts_quantized(::lz::bridge::Engine const &engine, ::lz_moe_experts_quantized_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *moe_experts_quantized_explain(::lz::bridge::Engine const &engine, ::lz_moe_experts_quantized_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *moe_route(::lz::bridge::Engine const &engine, ::lz_moe_route_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 

@@ -219,7 +219,8 @@ def _torch_has(platform: str) -> bool:
 #: Compositions that compute in f64, which Apple GPUs do not have.
 _NEEDS_F64 = frozenset(
     {
-        "attention.linear.prefill", "dequantize", "mlp.linear.int8", "moe.route", "quantize",
+        "attention.linear.prefill", "dequantize", "embedding.lookup.quantized", "mlp.linear.fp4", "mlp.linear.int8", "moe.experts.quantized", "moe.route",
+        "quantize",
         "sampling.minp", "sampling.speculative", "sampling.topk", "sampling.topp", "ssm.scan",
     }
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from layerzero.backends.torch_reference._quantization import DTYPES, quantize
+from layerzero.backends.torch_reference._quantization import DTYPES, dequantize, quantize
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "none": lambda x: x,
@@ -210,6 +210,22 @@ def linear_fp8(
     elif weight_granularity == "block":
         weight_scale = weight_scale[torch.arange(weight.shape[0], device=x.device)[:, None] // _FP8_BLOCK, block]
     output = F.linear(x.float() * x_scale, weight.float() * weight_scale)
+    if bias is not None:
+        output = output + bias
+    return ACTIVATIONS[activation](output).to(DTYPES[output_dtype])
+
+
+def linear_fp4(
+    x: Any, weight: Any, x_scale: Any, weight_scale: Any, x_global_scale: Any = None, weight_global_scale: Any = None, bias: Any = None, *,
+    format: str, activation: str, output_dtype: str,
+) -> Any:  # fmt: skip
+    """Dequantizes both operands, then multiplies in f32."""
+    block, inner = 16 if format == "nvfp4" else 32, 2 * x.shape[-1]
+    rows, columns = (
+        dequantize(codes, scale, None, global_scale, format=format, granularity="block", block_size=block, inner=inner, output_dtype="f32")
+        for codes, scale, global_scale in ((x, x_scale, x_global_scale), (weight, weight_scale, weight_global_scale))
+    )
+    output = F.linear(rows, columns)
     if bias is not None:
         output = output + bias
     return ACTIVATIONS[activation](output).to(DTYPES[output_dtype])

@@ -43,7 +43,8 @@ def _of_exponent(exponent: Any) -> Any:
     return ((exponent.long() + 1023) << 52).view(torch.float64).float()
 
 
-def _as_float(scale: Any, format: str) -> Any:
+def as_float(scale: Any, format: str) -> Any:
+    """Stored scales as f32."""
     if format != "mxfp4":
         return scale.float()
     stored = scale.view(torch.uint8)
@@ -136,7 +137,7 @@ def quantize(
         shape = _scale_shape(x.shape, granularity, block)
         top = values.abs().amax(dims).float() if values.numel() else x.new_zeros(shape, dtype=torch.float32)
         computed = scale = _computed_scale(top, format, global_scale)
-    divisor = _as_float(scale, format)
+    divisor = as_float(scale, format)
     if global_scale is not None:
         divisor = divisor / global_scale
     # In float32, in one kernel.
@@ -164,22 +165,45 @@ def quantize(
     return quantized if computed is None else (quantized, computed)
 
 
+def code_values(stored: Any, format: str, inner: int) -> Any:
+    """The values that the codes of `inner` elements represent: integers or f32."""
+    if format in _BOUNDS:
+        return _integer_values(stored, format, inner)
+    if format in _FLOATS:
+        return stored.float()
+    return _e2m1_value(_unpacked(stored, inner, _BITS[format]))
+
+
+def lookup(
+    table: Any, ids: Any, scale: Any, zero_point: Any = None, *,
+    format: str, granularity: str, block_size: int, dim: int, output_dtype: str,
+) -> Any:  # fmt: skip
+    """Dequantizes the rows of a table."""
+
+    def rows(tensor: Any) -> Any:
+        # torch indexes no packed floats and no powers of two.
+        plain = tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor
+        return plain[ids.long()].view(tensor.dtype)
+
+    scale, zero_point = rows(scale), None if zero_point is None else rows(zero_point)
+    if granularity == "channel":
+        scale, zero_point, block_size = scale[..., None], None if zero_point is None else zero_point[..., None], max(dim, 1)
+    return dequantize(
+        rows(table), scale, zero_point, format=format, granularity="block", block_size=block_size, inner=dim, output_dtype=output_dtype
+    )
+
+
 def dequantize(
     quantized: Any, scale: Any, zero_point: Any = None, global_scale: Any = None, *,
     format: str, granularity: str, block_size: int, inner: int, output_dtype: str,
 ) -> Any:  # fmt: skip
     """Multiplies every stored value by its scale."""
-    if format in _BOUNDS:
-        values = _integer_values(quantized, format, inner)
-    elif format in _FLOATS:
-        values = quantized.float()
-    else:
-        values = _e2m1_value(_unpacked(quantized, inner, _BITS[format]))
+    values = code_values(quantized, format, inner)
     values = _in_groups(values, granularity, min(block_size, max(inner, 1)))
     if zero_point is not None:
         # The difference is computed exactly, before the conversion to float.
         values = values.long() - _over(zero_point.long(), granularity)
-    factor = _as_float(scale, format)
+    factor = as_float(scale, format)
     if global_scale is not None:
         factor = factor / global_scale
     values = values.float() * _over(factor, granularity)
