@@ -31,10 +31,12 @@ def test_sources():
     assert source("score + p0 * (kv_idx - q_pos)") == head + (
         "    t0 = given[1]\n"
         "    t1 = kv_idx - q_pos\n"
-        "    t2 = t1.to(REAL)\n"
-        "    t3 = t0 * t2\n"
-        "    t4 = score + t3\n"
-        "    return t4\n"
+        "    t2 = kv_idx.to(REAL)\n"
+        "    t3 = q_pos.to(REAL)\n"
+        "    t4 = t2 - t3\n"
+        "    t5 = t0 * t4\n"
+        "    t6 = score + t5\n"
+        "    return t6\n"
     )
     assert source("score if q_pos - kv_idx < 128 else -inf") == head + (
         "    t0 = q_pos - kv_idx\n"
@@ -161,7 +163,7 @@ _NAMES = {"triton", "jit", "def", "modify", "score", "b", "h", "q_idx", "kv_idx"
 
 def test_sources_have_a_closed_vocabulary():
     accepted = 0
-    for seed in range(600):
+    for seed in range(300):
         text = _Writer(seed).score(4)
         try:
             generated = source(text)
@@ -171,8 +173,8 @@ def test_sources_have_a_closed_vocabulary():
         compile(generated, "generated", "exec")
         words = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "0", re.sub(r"\bt\d+\b", "", generated)))) - {"int0", "float0"}
         assert words <= _NAMES, (text, words - _NAMES)
-        assert set(re.sub(r"\w", "", generated)) <= set("@.():,=+-*/%<>!&|[] \n\""), text
-    assert accepted > 300
+        assert set(re.sub(r"\w", "", generated)) <= set("@.():,=+-*/%<>![] \n\""), text
+    assert accepted > 150
 
 
 _INTERPRETED = """
@@ -289,9 +291,10 @@ def test_tiles_fit_into_shared_memory():
     for memory in (101376, 166912, 232448):
         for rows in (1, 8, 17, 33, 64, 4096):
             for features in (32, 128, 256, 512):
-                tile = _score_mod.tile_of(rows, features, 2, memory)
-                assert tile.rows >= 16 and tile.stages >= 1
-                assert (tile.rows * features // 2 + tile.stages * tile.keys * features) * 2 <= memory, (memory, rows, features, tile)
+                for causal, size in ((True, 2), (False, 2), (True, 4), (False, 4)):
+                    tile = _score_mod.tile_of(rows, features, size, causal, memory)
+                    assert tile.rows >= 16 and tile.stages >= 1
+                    assert (tile.rows * features // 2 + tile.stages * tile.keys * features) * size <= memory, (memory, rows, features, causal, size, tile)
 
 
 def test_parts_of_keys_have_at_least_two_reads():

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from layerzero.backends import triton as launching
-from layerzero.backends.triton import _experts, _fp8, _linear, _norms, _paged, _recurrent, _rope_append, _sampling, _score_mod, _sparse
+from layerzero.backends.triton import _experts, _fp8, _linear, _norms, _paged, _recurrent, _rope_append, _sampling, _sparse
 
 
 def _compile_format(operation: str, call: Mapping[str, str]) -> None:
@@ -188,27 +188,6 @@ def _compile_sparse(operation: str, call: _Call) -> None:
     _sparse.variable_block(q, k, k, mask, rows, columns, **params)
 
 
-def _compile_score_mod(operation: str, call: _Call) -> None:
-    """With an expression that changes nothing: those of calls are kernels of their own, which their first calls compile."""
-    params: dict[str, Any] = {name: call.size(name) for name in ("window_left",)}
-    params |= {"soft_cap": call.number("soft_cap"), "sm_scale": call.number("sm_scale"), "return_lse": call.flag("return_lse"), "layout": call.call["layout"]}
-    keys, queries = (min(max(int(call.call.get(name, "1")), 1), 512) for name in ("seq_k", "seq_q"))
-    heads, kv_heads = call.size("heads"), int(call.call.get("kv_heads", call.call["heads"]))
-
-    def sequence(length: int, count: int, size: str) -> Any:
-        return call.zeros(1, *((count, length) if call.call["layout"] == "BHSD" else (length, count)), size)
-
-    k, v = sequence(keys, kv_heads, "head_dim"), sequence(keys, kv_heads, "head_dim_v")
-    slopes, sinks = (call.given(name, "heads", dtype="f32") for name in ("alibi_slopes", "sinks"))
-    with _score_mod.compiled_inline():
-        if operation.endswith(".decode"):
-            lengths = torch.full((1,), keys, dtype=torch.int32, device="cuda") if call.flag("given(kv_lens)") else None
-            _score_mod.decode(call.zeros(1, heads, "head_dim"), k, v, lengths, slopes, sinks, "score", **params)
-            return
-        params |= {"causal": call.flag("causal"), "causal_offset": keys - queries, "window_right": call.size("window_right")}
-        _score_mod.prefill(sequence(queries, heads, "head_dim"), k, v, None, slopes, sinks, "score", **params)
-
-
 def _compile_speculative(call: _Call) -> None:
     batch, length, vocab = max(call.size("batch"), 1), call.size("draft_len"), call.size("vocab")
     _sampling.speculative(
@@ -226,6 +205,9 @@ def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
     def zeros(*shape: int, dtype: str = "T") -> Any:
         return torch.zeros(shape, dtype=launching._DTYPES[call[dtype]], device="cuda")
 
+    if kernel.endswith(".score_mod"):
+        # Each expression is a kernel of its own, which the first call with it compiles (`_score_mod`).
+        return []
     with torch.cuda.stream(torch.cuda.Stream()):
         if operation in ("norm.rms", "norm.rms.add"):
             x = zeros(1, size("hidden"))
@@ -267,8 +249,6 @@ def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
             _compile_fp8(_Call(call))
         elif operation.startswith("attention.sparse."):
             _compile_sparse(operation, _Call(call))
-        elif operation.endswith((".prefill", ".decode")):
-            _compile_score_mod(operation, _Call(call))
         elif operation == "sampling.speculative":
             _compile_speculative(_Call(call))
         else:

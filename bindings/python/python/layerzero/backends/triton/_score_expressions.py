@@ -3,9 +3,9 @@
 `_native.score_mod_steps` checks a text and gives the steps of a stack machine. The source of a function is generated from these steps
 only: it consists of the templates below, of names that are made here, and of numbers. No part of the text reaches it.
 
-Integers are computed exactly, in int32 or int64 as their ranges require. Other numbers have the type `REAL` of the kernel. Because the
-score is rounded, an expression that would enlarge its rounding error is declined (`NotImplementedError`); so are operations on numbers that
-have no integers for operands and would need the exact ones.
+Integers are computed exactly, in int32 or int64 as their ranges require. Other numbers have the type `REAL` of the kernel: f32, or f64 if
+the tensors are f32. Because a score is a sum of rounded products, an expression that would enlarge its rounding error is declined
+(`NotImplementedError`); so are quotients and remainders that are rounded to integers, unless their operands are integers.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class _Value(NamedTuple):
     negative_zero: bool = False
     #: The number, of a constant.
     constant: float | None = None
+    #: How an integer was computed: an expression with a place for each operand, and the operands.
+    origin: tuple[str, tuple[Any, ...]] | None = None
 
     @property
     def size(self) -> float:
@@ -85,6 +87,8 @@ class _Writer:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.stack: list[_Value] = []
+        #: Integers that exist as numbers of the type `REAL` too.
+        self.converted: dict[str, str] = {}
 
     def add(self, expression: str, kind: str, low: float, high: float, gain: float, operands: Sequence[_Value], constant: float | None = None) -> _Value:
         """A statement that computes a value from its operands."""
@@ -107,7 +111,16 @@ class _Writer:
         """The value as a number of the type `REAL`."""
         if value.kind == _REAL:
             return value
-        name = self.add(f"{value.name}.to(REAL)", _REAL, value.low, value.high, value.gain, (value,)).name
+        name = self.converted.get(value.name)
+        if name is None:
+            template, operands = value.origin or ("", ())
+            if operands and all(one.size <= _EXACT_F32 for one in (value, *operands)):
+                # Exact in f32 as well: only the indices are converted, which are vectors, and not each score's integer.
+                expression = template.format(*(self.real(one).name for one in operands))
+            else:
+                expression = f"{value.name}.to(REAL)"
+            name = self.add(expression, _REAL, value.low, value.high, value.gain, (value,)).name
+            self.converted[value.name] = name
         return value._replace(name=name, kind=_REAL)
 
     def truth(self, value: _Value) -> _Value:
@@ -131,11 +144,12 @@ class _Writer:
         if name == "negate":
             if value.kind == _INT:
                 made = self.add(f"-{value.name}", _INT, -value.high, -value.low, 0.0, (value,), None if value.constant is None else -value.constant)
-                return made._replace(negative_zero=value.negative_zero or value.low <= 0 <= value.high)
+                return made._replace(negative_zero=value.negative_zero or value.low <= 0 <= value.high, origin=("-{}", (value,)))
             return self.add(f"-{value.name}", _REAL, -value.high, -value.low, value.gain, (value,), None if value.constant is None else -value.constant)
         if name == "abs":
             low = 0.0 if value.low <= 0 <= value.high else min(abs(value.low), abs(value.high))
-            return self.add(f"tl.abs({value.name})", value.kind, low, value.size, value.gain, (value,))._replace(negative_zero=False)
+            made = self.add(f"tl.abs({value.name})", value.kind, low, value.size, value.gain, (value,))
+            return made._replace(negative_zero=False, origin=("tl.abs({})", (value,)) if value.kind == _INT else None)
         return self.function(name, self.real(value))
 
     def function(self, name: str, value: _Value) -> _Value:
@@ -158,7 +172,8 @@ class _Writer:
 
     def binary(self, name: str, a: _Value, b: _Value) -> _Value:
         if name in ("and", "or"):
-            return self.add(f"{self.truth(a).name} {'&' if name == 'and' else '|'} {self.truth(b).name}", _BOOL, 0, 1, 0.0, (a, b))
+            left, right = self.truth(a).name, self.truth(b).name
+            return self.add(f"tl.where({left}, {right}, {left})" if name == "and" else f"tl.where({left}, {left}, {right})", _BOOL, 0, 1, 0.0, (a, b))
         if name in _COMPARISONS:
             return self.comparison(name, a, b)
         if name in _ARITHMETIC:
@@ -179,7 +194,7 @@ class _Writer:
 
     def comparison(self, name: str, a: _Value, b: _Value) -> _Value:
         if a.gain or b.gain:
-            raise NotImplementedError("score_mod compares the score: a rounding error could change the result, so only the composition of torch functions runs it")
+            raise NotImplementedError("score_mod compares the score, whose rounding error could change the result")
         if a.kind == b.kind == _INT:
             left, right = self.integers((a, b), 0, 0)
         elif max((one.size for one in (a, b) if one.kind == _INT), default=0) > _EXACT_F32:
@@ -202,7 +217,7 @@ class _Writer:
             constant = {"+": a.constant + b.constant, "-": a.constant - b.constant, "*": a.constant * b.constant}[operator]
         if a.kind == b.kind == _INT:
             left, right = self.integers((a, b), low, high)
-            made = self.add(f"{left} {operator} {right}", _INT, low, high, 0.0, (a, b), constant)
+            made = self.add(f"{left} {operator} {right}", _INT, low, high, 0.0, (a, b), constant)._replace(origin=(f"{{}} {operator} {{}}", (a, b)))
             if name == "multiply":
                 return made._replace(negative_zero=made.negative_zero or (low < 0 or a.low < 0 or b.low < 0) and low <= 0 <= high)
             return made

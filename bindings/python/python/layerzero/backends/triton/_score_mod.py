@@ -42,21 +42,24 @@ def _shared_memory(device: int) -> int:
     return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin) if device >= 0 else 232448
 
 
-def tile_of(rows: int, features: int, size: int, memory: int) -> Tile:
-    """The tile for so many rows of one key head, for keys and values with `features` together of `size` bytes each. A smaller one if it would
-    not fit into shared memory."""
+def tile_of(rows: int, features: int, size: int, causal: bool, memory: int) -> Tile:
+    """The tile for so many rows of one key head, for keys and values with `features` together of `size` bytes each: the fastest on an H200, or
+    a smaller one if that would not fit into shared memory."""
     least = max(16, launching._power(rows))
     if size == 4:
-        tile = Tile(min(least, 32), 32, 4, 1)
-    elif least <= 32:
-        tile = Tile(least, 64 if features <= 256 else 32, 4, 3)
-    elif least <= 64 or features > 256:
-        tile = Tile(64, 64 if features <= 256 else 32, 4, 3)
+        return Tile(min(least, 32), 32, 4, 1)
+    if least <= 64 or features <= 128 or features > 256 or causal:
+        tile = Tile(min(least, 64), 64 if features <= 256 else 32, 4, 3)
     else:
-        tile = Tile(128, 64, 4 if features <= 128 else 8, 3)
-    while tile.stages > 1 and (tile.rows * features // 2 + tile.stages * tile.keys * features) * size > memory:
+        tile = Tile(128, 128, 8, 3)
+    while tile.stages > 1 and _bytes(tile, features, size) > memory:
         tile = tile._replace(stages=tile.stages - 1)
-    return tile
+    return tile if _bytes(tile, features, size) <= memory else Tile(min(least, 64), 32, 4, 2)
+
+
+def _bytes(tile: Tile, features: int, size: int) -> int:
+    """Shared memory for the queries of a tile, and for its keys and values in every stage."""
+    return (tile.rows * features // 2 + tile.stages * tile.keys * features) * size
 
 
 def _splits(programs: int, keys: int, per_read: int, device: int) -> int:
@@ -113,15 +116,14 @@ def _compile(one: _Compilation) -> None:
     problem = ""
     try:
         with torch.cuda.device(one.key[-1]):
-            # Empty tensors are aligned, as those of calls are.
-            tensors = [torch.empty(16, dtype=dtype, device="cuda") for dtype in one.dtypes]
             kernel, constants, warps, stages = one.recipe
-            names = kernel.arg_names[len(tensors) + one.integers + 2 :]
+            names = kernel.arg_names[len(one.dtypes) + one.integers + 2 :]
             numbers = [1] * one.integers + [1.0, 1.0]
-            kernel.warmup(*tensors, *numbers, **dict(zip(names, constants, strict=True)), num_warps=warps, num_stages=stages, grid=(1, 1))
+            # Dtypes stand for aligned tensors: no device memory is allocated.
+            kernel.warmup(*one.dtypes, *numbers, **dict(zip(names, constants, strict=True)), num_warps=warps, num_stages=stages, grid=(1, 1))
             if constants.splits > 1:
                 sizes = {"HAS_LSE": constants.has_lse, "SPLITS": constants.splits, "D_BLOCK": constants.v_block}
-                partial, stats, out, lse = tensors[-2], tensors[-1], tensors[-4], tensors[-3]
+                out, lse, partial, stats = one.dtypes[-4:]
                 _paged_kernels.combine.warmup(partial, stats, out, lse, constants.value_dim, **sizes, num_warps=4, grid=(1, 1))
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"[:500]
@@ -236,7 +238,7 @@ def _plan(
     batch, heads, head_dim = q.shape[0], q.shape[q_order[2]], q.shape[-1]
     seq_q, seq_k, kv_heads, value_dim = 1 if is_single else q.shape[token], k.shape[token], k.shape[head], v.shape[-1]
     group, size, device = heads // kv_heads, q.element_size(), q.get_device()
-    tile = tile_of(seq_q * group, head_dim + value_dim, size, _shared_memory(device))
+    tile = tile_of(seq_q * group, head_dim + value_dim, size, causal, _shared_memory(device))
     programs = -(-seq_q * group // tile.rows) * kv_heads * batch
     splits = _splits(programs, seq_k, tile.keys, device)
     mask_kind = 0 if mask is None else 1 if mask.dtype == torch.bool else 2
@@ -289,9 +291,13 @@ def attend(
     partial = stats = out
     if splits > 1:
         partial = torch.empty((*out_shape[:-1], splits, value_dim), dtype=torch.float32, device=q.device)
-        stats = torch.empty((*out_shape[:-1], splits, 2), dtype=torch.float32, device=q.device)
+        # Large scores of f32 inputs do not fit into f32.
+        stats = torch.empty((*out_shape[:-1], splits, 2), dtype=torch.float64 if q.dtype == torch.float32 else torch.float32, device=q.device)
     if mask is not None and mask.dtype == torch.bool:
         mask = mask.view(torch.uint8)
+    # The text, which needs no alignment, excludes a limit in the descriptor.
+    if any(tensor is not None and tensor.data_ptr() % 16 for tensor in (q, k, v, mask, slopes, sinks, params, lengths)):
+        raise NotImplementedError("a tensor of the call has an address that is not a multiple of 16 bytes")
     # Tensors that the call does not have are replaced by one of its own, which is not read.
     tensors = (
         q, k, v, q if mask is None else mask, q if slopes is None else slopes, q if sinks is None else sinks,

@@ -1,10 +1,10 @@
 """Triton kernel of attention whose scores are modified by an expression.
 
 A row of a tile is a pair of a query and one of the heads that share a key head, so that keys are read once for all of them. `MODIFY` is
-the expression as a function, which `_score_expressions` generates. The running softmax is in units of log 2.
+the expression as a function, which `_score_expressions` generates.
 """
 
-# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, assignment"
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def tanh(x):
 @triton.jit
 def minimum(a, b):
     """The smaller of two numbers; NaN if one is."""
-    return tl.where((b != b) | (b < a), b, a)
+    return tl.where(b < a, b, tl.where(b != b, b, a))
 
 
 @triton.jit
 def maximum(a, b):
     """The larger of two numbers; NaN if one is."""
-    return tl.where((b != b) | (b > a), b, a)
+    return tl.where(b > a, b, tl.where(b != b, b, a))
 
 
 @triton.jit
@@ -50,7 +50,7 @@ def floor_divide(a, b):
     """The quotient of integers, rounded down."""
     quotient = a // b
     rest = a - quotient * b
-    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), quotient - 1, quotient)
+    return tl.where(rest == 0, quotient, tl.where((rest < 0) == (b < 0), quotient, quotient - 1))
 
 
 @triton.jit
@@ -67,16 +67,16 @@ def _add_keys(
     HAS_CAP: tl.constexpr, HAS_SLOPES: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
     """Adds some keys and values to the running softmax of a tile. Only with `BORDER` some of the keys may be hidden from some rows."""
-    scores = tl.dot(own, keys, input_precision="tf32x3") * scale
+    scores = tl.dot(own, keys, input_precision="tf32x3").to(REAL) * scale
     if HAS_CAP:
         scores = soft_cap * tanh(scores / soft_cap)
     if HAS_SLOPES:
-        scores += slope[:, None] * (key[None, :] - position[:, None]).to(tl.float32)
-    scores = MODIFY(scores.to(REAL), batch, head[:, None], query[:, None], key[None, :], position[:, None], given, REAL).to(tl.float32)
+        scores += slope[:, None] * (key[None, :] - position[:, None]).to(REAL)
+    scores = MODIFY(scores, batch, head[:, None], query[:, None], key[None, :], position[:, None], given, REAL)
     scores = tl.broadcast_to(scores, (own.shape[0], keys.shape[1]))
     if MASK == 2:
         added = tl.load(mask + key[None, :].to(tl.int64) * mask_key, mask=is_loaded[:, None] & (key < length)[None, :], other=0.0)
-        scores += added.to(tl.float32)
+        scores += added.to(REAL)
     if MASK == 1:
         shown = tl.load(mask + key[None, :].to(tl.int64) * mask_key, mask=is_loaded[:, None] & (key < length)[None, :], other=0)
         scores = tl.where(shown != 0, scores, -float("inf"))
@@ -89,12 +89,12 @@ def _add_keys(
         if HAS_RIGHT:
             is_visible = is_visible & (key[None, :] <= position[:, None] + window_right)
         scores = tl.where(is_visible, scores, -float("inf"))
-    scores *= _LOG2_E
-    highest = tl.maximum(best, tl.max(scores, 1))
+    # In units of log 2, so that a score takes one fused multiplication and addition.
+    highest = tl.maximum(best, tl.max(scores, 1) * _LOG2_E)
     # Without any key so far, differences to -inf would be NaN.
     base = tl.where(highest == -float("inf"), 0.0, highest)
-    weights = tl.exp2(scores - base[:, None])
-    rescale = tl.exp2(best - base)
+    weights = tl.exp2((scores * _LOG2_E - base[:, None]).to(tl.float32))
+    rescale = tl.exp2((best - base).to(tl.float32))
     total = total * rescale + tl.sum(weights, 1)
     summed = tl.dot(weights.to(values.dtype), values, summed * rescale[:, None], input_precision="tf32x3")
     return highest, total, summed
@@ -108,7 +108,7 @@ def _add_keys(
     ]
 )  # fmt: skip
 def attend(
-    q, k, v, mask, slopes, sinks, params, lengths, out, lse, partial, stats,
+    q, k, v, mask, slopes, sinks, parameters, lengths, out, lse, partial, stats,
     seq_q, seq_k, heads, kv_heads, offset, window_left, window_right, q_batch, q_token, q_head, k_batch, k_token, k_head,
     v_batch, v_token, v_head, out_batch, out_token, out_head, mask_batch, mask_head, mask_query, mask_key, slope_batch, slope_head,
     param_batch, param_head, param_item, scale, soft_cap,
@@ -118,7 +118,7 @@ def attend(
     D_BLOCK: tl.constexpr, V_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One tile of the queries of one key head, over one of `SPLITS` parts of its visible keys. Strides of `q`, `k` and `v` are in units of
-    `UNIT` elements, those of the outputs in rows. `REAL` is the type of the numbers of the expression. `MASK` is 1 for bools, 2 for floats."""
+    `UNIT` elements, those of the outputs in rows. `REAL` is the type of scores. `MASK` is 1 for bools, 2 for floats."""
     group = heads // kv_heads
     tiles = tl.cdiv(seq_q * group, M_BLOCK)
     # With `causal`, the last tiles have the most keys, so they start first.
@@ -167,14 +167,14 @@ def attend(
         slope = tl.load(slopes + batch * slope_batch + head * slope_head, mask=is_row, other=0.0)
     given = (slope,)
     for item in tl.static_range(PARAMETERS):
-        one = tl.load(params + wide_batch * param_batch + head * param_head + item * param_item, mask=is_row, other=0.0)
+        one = tl.load(parameters + wide_batch * param_batch + head * param_head + item * param_item, mask=is_row, other=0.0)
         given = given + (one.to(REAL)[:, None],)
-    best = tl.full((M_BLOCK,), -float("inf"), tl.float32)
+    best = tl.full((M_BLOCK,), -float("inf"), REAL)
     total = tl.zeros((M_BLOCK,), tl.float32)
     if HAS_SINKS:
         if split == 0:
             sink = tl.load(sinks + head, mask=is_row, other=0.0)
-            best = sink * _LOG2_E
+            best = sink.to(REAL) * _LOG2_E
             total = tl.where(sink == -float("inf"), 0.0, tl.where(sink < float("inf"), 1.0, float("nan")))
     summed = tl.zeros((M_BLOCK, V_BLOCK), tl.float32)
     # Keys before, among and after those that every row sees.
