@@ -1,6 +1,7 @@
 """Score expressions as Triton functions, without a GPU: the generated source, what is declined, values in Triton's interpreter, and when
 kernels are compiled."""
 
+import itertools
 import os
 import random
 import re
@@ -291,10 +292,11 @@ def test_tiles_fit_into_shared_memory():
     for memory in (101376, 166912, 232448):
         for rows in (1, 8, 17, 33, 64, 4096):
             for features in (32, 128, 256, 512):
-                for causal, size in ((True, 2), (False, 2), (True, 4), (False, 4)):
-                    tile = _score_mod.tile_of(rows, features, size, causal, memory)
+                for causal, size, mask in itertools.product((True, False), (2, 4), (0, 1, 2, 4)):
+                    tile = _score_mod.tile_of(rows, features, size, mask, causal, memory)
                     assert tile.rows >= 16 and tile.stages >= 1
-                    assert (tile.rows * features // 2 + tile.stages * tile.keys * features) * size <= memory, (memory, rows, features, causal, size, tile)
+                    taken = tile.rows * features // 2 * size + tile.stages * tile.keys * (features * size + tile.rows * mask)
+                    assert taken <= memory, (memory, rows, features, causal, size, mask, tile)
 
 
 def test_parts_of_keys_have_at_least_two_reads():

@@ -42,24 +42,24 @@ def _shared_memory(device: int) -> int:
     return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin) if device >= 0 else 232448
 
 
-def tile_of(rows: int, features: int, size: int, causal: bool, memory: int) -> Tile:
-    """The tile for so many rows of one key head, for keys and values with `features` together of `size` bytes each: the fastest on an H200, or
-    a smaller one if that would not fit into shared memory."""
+def tile_of(rows: int, features: int, size: int, mask_size: int, causal: bool, memory: int) -> Tile:
+    """The tile for so many rows of one key head, for keys and values with `features` together of `size` bytes each and a mask of elements of
+    `mask_size` bytes: the fastest on an H200, or a smaller one if that would not fit into shared memory."""
     least = max(16, launching._power(rows))
     if size == 4:
-        return Tile(min(least, 32), 32, 4, 1)
-    if least <= 64 or features <= 128 or features > 256 or causal:
+        tile = Tile(min(least, 32), 32, 4, 1)
+    elif least <= 64 or features <= 128 or features > 256 or causal or mask_size:
         tile = Tile(min(least, 64), 64 if features <= 256 else 32, 4, 3)
     else:
         tile = Tile(128, 128, 8, 3)
-    while tile.stages > 1 and _bytes(tile, features, size) > memory:
+    while tile.stages > 1 and _bytes(tile, features, size, mask_size) > memory:
         tile = tile._replace(stages=tile.stages - 1)
-    return tile if _bytes(tile, features, size) <= memory else Tile(min(least, 64), 32, 4, 2)
+    return tile if _bytes(tile, features, size, mask_size) <= memory else Tile(16, 32, 4, 1)
 
 
-def _bytes(tile: Tile, features: int, size: int) -> int:
-    """Shared memory for the queries of a tile, and for its keys and values in every stage."""
-    return (tile.rows * features // 2 + tile.stages * tile.keys * features) * size
+def _bytes(tile: Tile, features: int, size: int, mask_size: int) -> int:
+    """Shared memory for the queries of a tile, and for its keys, values and mask in every stage."""
+    return tile.rows * features // 2 * size + tile.stages * tile.keys * (features * size + tile.rows * mask_size)
 
 
 def _splits(programs: int, keys: int, per_read: int, device: int) -> int:
@@ -238,7 +238,8 @@ def _plan(
     batch, heads, head_dim = q.shape[0], q.shape[q_order[2]], q.shape[-1]
     seq_q, seq_k, kv_heads, value_dim = 1 if is_single else q.shape[token], k.shape[token], k.shape[head], v.shape[-1]
     group, size, device = heads // kv_heads, q.element_size(), q.get_device()
-    tile = tile_of(seq_q * group, head_dim + value_dim, size, causal, _shared_memory(device))
+    mask_size = 0 if mask is None else mask.element_size()
+    tile = tile_of(seq_q * group, head_dim + value_dim, size, mask_size, causal, _shared_memory(device))
     programs = -(-seq_q * group // tile.rows) * kv_heads * batch
     splits = _splits(programs, seq_k, tile.keys, device)
     mask_kind = 0 if mask is None else 1 if mask.dtype == torch.bool else 2
