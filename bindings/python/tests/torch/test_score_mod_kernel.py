@@ -303,3 +303,70 @@ def test_parts_of_keys_have_at_least_two_reads():
     # The interpreter has four processors.
     splits = _score_mod._splits
     assert splits(1, 64, 64, -1) == 1 and splits(1, 1 << 16, 64, -1) == 4 and splits(2, 1 << 16, 64, -1) == 2 and splits(100, 1 << 16, 64, -1) == 1
+
+
+_COMPILED_AHEAD = """
+import contextlib
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import compiler
+from triton.runtime.jit import JITFunction
+
+class Driver:
+    get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
+    get_current_device = staticmethod(lambda: 0)
+    get_current_stream = staticmethod(lambda device: 0)
+
+triton.runtime.driver.set_active(Driver())
+compiler.CompiledKernel._init_handles = lambda self: None
+torch.cuda.device = lambda device: contextlib.nullcontext()
+torch.cuda.is_current_stream_capturing = lambda: False
+from layerzero.backends import triton as launching
+from layerzero.backends.triton import _score_mod
+from layerzero.backends.triton._score_expressions import expression_of
+
+class OnDevice:
+    def __init__(self, tensor):
+        self.tensor = tensor
+    def __getattr__(self, name):
+        return getattr(self.tensor, name)
+    def get_device(self):
+        return 0
+
+compiled, launched = [], []
+one_more = JITFunction._do_compile
+JITFunction._do_compile = lambda self, *rest, **more: (compiled.append(self), one_more(self, *rest, **more))[1]
+
+def launch(key, rows, columns, tensors, numbers, recipe):
+    kernel, constants, warps, stages = recipe()
+    names = kernel.arg_names[len(tensors) + len(numbers):]
+    options = {"num_warps": warps} if stages is None else {"num_warps": warps, "num_stages": stages}
+    before = len(compiled)
+    tensors = [one.tensor if isinstance(one, OnDevice) else one for one in tensors]
+    kernel.warmup(*tensors, *numbers, **dict(zip(names, constants, strict=True)), **options, grid=(rows, columns))
+    launched.append((key[0], len(compiled) - before))
+
+launching._launch = launch
+_score_mod._shared_memory, _score_mod._processors = (lambda device: 232448), (lambda device: 132)
+expression = expression_of("score + p0 * kv_idx", 1)
+params = OnDevice(torch.zeros(1, 8, 1))
+common = {"window_left": -1, "window_right": -1, "soft_cap": 0.0, "return_lse": True, "heads_first": False}
+for length in (16, 4096):
+    q, k = (torch.zeros(1, length, heads, 64, dtype=torch.bfloat16) for heads in (8, 2))
+    with _score_mod.compiled_inline():
+        _score_mod.attend(OnDevice(q), OnDevice(k), OnDevice(k), None, None, None, expression, params, None, causal=True, offset=length, sm_scale=1.0, **common)
+        _score_mod.attend(OnDevice(q[:, 0].contiguous()), OnDevice(k), OnDevice(k), None, None, None, expression, params, None, causal=False, offset=1, sm_scale=0.1, **common)
+assert set(_score_mod._COMPILED.values()) == {""}, _score_mod._COMPILED
+assert [name for name, _ in launched] == ["score_mod", "score_mod", "score_mod", "score_mod", "combine"], launched
+assert not any(count for _, count in launched), launched
+print(len(compiled))
+"""
+
+
+def test_calls_of_all_sizes_launch_what_was_compiled_without_them(tmp_path):
+    """For a GPU that is absent: kernels are compiled from dtypes and placeholders, and no call may compile again."""
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", _COMPILED_AHEAD], capture_output=True, text=True, env=environment)
+    # Both lengths share the kernel of whole sequences; longer caches are split.
+    assert done.returncode == 0 and done.stdout.strip() == "4", done.stderr + done.stdout
