@@ -129,7 +129,7 @@ every.append(source(d.emit, draws, {"PARTS": 32, "PART": 4096}))
 import triton.language as tl
 from cases import EXPRESSIONS
 from layerzero import _native
-scored = {**dict.fromkeys(("q", "k", "v", "mask", "out"), half), **dict.fromkeys(("slopes", "sinks", "params", "lse", "partial", "stats"), "*fp32"), "lengths": "*i32"}
+scored = {**dict.fromkeys(("q", "k", "v", "mask", "out"), half), **dict.fromkeys(("slopes", "sinks", "parameters", "lse", "partial", "stats"), "*fp32"), "lengths": "*i32"}
 names = ("CAUSAL", "HAS_LEFT", "HAS_RIGHT", "HAS_CAP", "HAS_SLOPES", "HAS_SINKS", "HAS_LENGTHS", "HAS_LSE")
 for text, has, mask, splits, wide in ((EXPRESSIONS[6], True, 2, 1, False), (EXPRESSIONS[7], False, 0, 8, False), (EXPRESSIONS[8], False, 0, 1, True)):
     if wide:
