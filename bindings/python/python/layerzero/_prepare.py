@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from layerzero import _native, ops
@@ -103,6 +104,12 @@ def _compiling(done: int, total: int, kernel: str | None) -> None:
     print(f"\r\x1b[K{line[:110]}", end="", file=sys.stderr, flush=True)
 
 
+def expressions_compiled_inline() -> AbstractContextManager[None]:
+    """A context in which calls of this thread compile the kernel of their `score_mod`. Otherwise it is compiled in the background."""
+    module = sys.modules.get("layerzero.backends.triton._score_mod")
+    return nullcontext() if module is None else module.compiled_inline()
+
+
 def warmup(
     calls: Iterable[Call],
     *,
@@ -122,7 +129,8 @@ def warmup(
     done = []
     for operation, arguments in calls:
         plan = _native.which(operation, None, [], **arguments)
-        getattr(ops, operation.replace(".", "_"))(**arguments)
+        with expressions_compiled_inline():
+            getattr(ops, operation.replace(".", "_"))(**arguments)
         shapes = {
             name: {"shape": [int(size) for size in value.shape], "dtype": str(value.dtype)}
             for name, value in arguments.items()

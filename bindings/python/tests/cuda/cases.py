@@ -80,8 +80,62 @@ _WIDE = (
 )  # fmt: skip
 
 
+#: Seeds from here on are for calls with an expression, of operations that have one.
+SCORED = 1000
+HAVE_EXPRESSIONS = ("attention.gqa.prefill", "attention.gqa.decode", "attention.standard.prefill", "attention.standard.decode")
+#: Expressions that kernels may compute with rounded scores, and ones that they have to decline.
+EXPRESSIONS = (
+    "score", "score + p0 * (kv_idx - q_pos)", "score if q_pos - kv_idx < 13 else -inf", "tanh(score / 2) * 2 + b - h / 4",
+    "min(max(score, -0.5), p1, 2) * exp(-kv_idx / 8)", "score if kv_idx < 5 or kv_idx <= q_pos else -inf",
+    "score if (q_pos + 64) // 7 == (kv_idx + 64) // 7 and not kv_idx % 3 == 1 else score - log(1 + abs(q_pos - kv_idx)) * abs(p0)",
+    "score if -kv_idx // 2 != ceil_div(q_pos, -3) and q_idx in [2, 4, 7, 50] or h % 2 == 0 else -1.5 * score - sqrt(abs(p1))",
+    "score / (1 + kv_idx % 4) if kv_idx * kv_idx * 100 > q_pos * 10000 else max(score, b)",
+)  # fmt: skip
+DECLINED = ("score if score > 0 else -inf", "score * kv_idx", "exp(score)", "score + kv_idx // p0", "score + 1 / -kv_idx")
+
+
+def _scored(operation, dtype, seed):
+    """A call with an expression."""
+    draw = Draw(seed)
+    kv_heads, single = draw.one(1, 2, 3), operation.endswith(".decode")
+    heads = kv_heads * (1 if ".standard." in operation else draw.one(1, 3, 4))
+    head_dim = draw.one(16, 64, 64, 80, 128, 256)
+    head_dim_v = draw.one(head_dim, head_dim, 24, 128)
+    batch, seq_q, seq_k = draw.number(1, 3), draw.one(1, draw.number(1, 40), draw.number(1, 150)), draw.one(draw.number(1, 40), draw.number(1, 300))
+    k, v = draw.normal(batch, seq_k, kv_heads, head_dim, dtype=dtype), draw.normal(batch, seq_k, kv_heads, head_dim_v, dtype=dtype)
+    q = draw.normal(batch, heads, head_dim, dtype=dtype) if single else draw.normal(batch, seq_q, heads, head_dim, dtype=dtype)
+    call = {"return_lse": draw.one(True, False), "score_mod": EXPRESSIONS[seed % len(EXPRESSIONS)], "score_params": draw.normal(batch, heads, 2)}
+    for name, value in (("sm_scale", 0.1), ("soft_cap", 5.0), ("window_left", draw.number(0, 90))):
+        if draw.number(0, 3) == 0:
+            call[name] = value
+    if draw.number(0, 2) == 0:
+        call["sinks"] = draw.normal(heads) * 3
+        call["sinks"][0] = draw.one(0.0, -float("inf"))
+    if draw.number(0, 2) == 0:
+        call["alibi_slopes"] = draw.normal(*draw.one((heads,), (batch, heads), (1, heads))) / 8
+    if single:
+        if draw.one(True, False):
+            call["kv_lens"] = torch.tensor([draw.number(0, seq_k) for _ in range(batch)], dtype=torch.int32)
+    else:
+        call["causal"] = draw.one(True, False)
+        if draw.number(0, 3) == 0:
+            call["causal_offset"] = draw.number(-20, 20)
+        if draw.number(0, 3) == 0:
+            call["window_right"] = draw.number(0, 90)
+        if draw.number(0, 2) == 0:
+            shape = [draw.one(size, size, 1) for size in (batch, heads, seq_q)]
+            mask = torch.rand([*shape, seq_k], generator=draw.generator) > 0.3
+            call["mask"] = mask if draw.one(True, False) else torch.where(mask, draw.normal(*shape, seq_k), -float("inf")).to(DTYPES[draw.one("f32", dtype)])
+    if draw.one(True, False):
+        q, k, v = (one if one.dim() == 3 else one.transpose(1, 2).contiguous() for one in (q, k, v))
+        call["layout"] = "BHSD"
+    return {"q": q, "k": k, "v": v, **call}
+
+
 def small(operation, dtype, seed):
     """One random call; None for operations that few kernels serve, which `reference_cases` covers."""
+    if seed >= SCORED and operation in HAVE_EXPRESSIONS:
+        return _scored(operation, dtype, seed)
     if ".cross." in operation or operation.startswith("attention.linear.") or operation in _WIDE:
         return None
     draw = Draw(seed)

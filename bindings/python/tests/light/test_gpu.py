@@ -141,6 +141,29 @@ def test_a_descriptor_cannot_declare_itself_a_reference():
         _native.register_descriptor("pretender", json.dumps(description), {"torch.reference.norm.rms": print})
 
 
+def test_score_expressions_have_a_kernel_with_limits(registered):
+    registered("triton")
+    registered("torch_reference")
+    q, k = bf16(1, 64, 8, 128), bf16(1, 64, 2, 128)
+    calls = {
+        "prefill": {"q": q, "k": k, "v": k, "score_mod": "score * 2", "causal": True, "causal_offset": 3, "window_left": 7, "soft_cap": 2.0, "return_lse": True},
+        "decode": {"q": q[:, 0], "k": k, "v": k, "score_mod": "score * 2", "window_left": 7, "soft_cap": 2.0, "return_lse": True},
+    }
+    for phase, call in calls.items():
+        operation, kernel = f"attention.gqa.{phase}", f"triton.attention.gqa.{phase}.score_mod"
+        optional = {"sinks": np.zeros(8, np.float32), "alibi_slopes": np.zeros(8, np.float32), "score_params": np.zeros((1, 8, 2), np.float32)}
+        more = {"mask": np.ones((1, 1, 64, 64), bool)} if phase == "prefill" else {"kv_lens": np.full(1, 9, np.int32)}
+        for given in ({}, optional, more):
+            assert on_h200(operation, **call, **given)[kernel] == {"JIT_COLD"}, given
+            assert on_h200(operation, **call, **given)[f"torch.reference.{operation}"] == set()
+        assert "MISSING_ARGUMENT" in on_h200(operation, **{**call, "score_mod": None})[kernel]
+        wide = {name: np.zeros((*one.shape[:-1], 264), one.dtype) if name in "qkv" else one for name, one in call.items()}
+        assert "HEAD_DIM_TOO_LARGE" in on_h200(operation, **wide)[kernel]
+        assert "HEAD_DIM_TOO_LARGE" in on_h200(operation, **{**call, "v": wide["v"]})[kernel]
+    far = {**calls["prefill"], "causal_offset": 1 << 23}
+    assert "AXIS_LIMIT" in on_h200("attention.gqa.prefill", **far)["triton.attention.gqa.prefill.score_mod"]
+
+
 def test_cold_kernels_report_jit_cold_and_limits_decline(registered):
     registered("flashinfer")
     q, k = bf16(1, 64, 8, 128), bf16(1, 64, 2, 128)

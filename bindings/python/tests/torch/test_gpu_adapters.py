@@ -38,7 +38,7 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from layerzero.backends.triton import _experts_kernels as e, _fp8_kernels as f, _kernels as k, _linear_kernels as l, _norm_kernels as n, _paged_kernels as p, _recurrent_kernels as r, _rope_append_kernels as t, _sampling_kernels as d, _sparse_kernels as b
+from layerzero.backends.triton import _experts_kernels as e, _fp8_kernels as f, _kernels as k, _linear_kernels as l, _norm_kernels as n, _paged_kernels as p, _recurrent_kernels as r, _rope_append_kernels as t, _sampling_kernels as d, _score_expressions as x, _score_mod_kernels as a, _sparse_kernels as b
 
 numbers = {"i": "i32", "f": "fp32"}
 def source(kernel, pointers, constants, **others):
@@ -126,6 +126,18 @@ draws = {**dict.fromkeys(("draft", "target"), "*fp32"), **dict.fromkeys(("drafte
 for given in (True, False):
     every.append(source(d.verify, draws, {"HAS_SEED": given, "HAS_OFFSET": given, "POSITIONS": 8, "PART": 4096}))
 every.append(source(d.emit, draws, {"PARTS": 32, "PART": 4096}))
+import triton.language as tl
+from cases import EXPRESSIONS
+from layerzero import _native
+scored = {**dict.fromkeys(("q", "k", "v", "mask", "out"), half), **dict.fromkeys(("slopes", "sinks", "parameters", "lse", "partial", "stats"), "*fp32"), "lengths": "*i32"}
+names = ("CAUSAL", "HAS_LEFT", "HAS_RIGHT", "HAS_CAP", "HAS_SLOPES", "HAS_SINKS", "HAS_LENGTHS", "HAS_LSE")
+for text, has, mask, splits, wide in ((EXPRESSIONS[6], True, 2, 1, False), (EXPRESSIONS[7], False, 0, 8, False), (EXPRESSIONS[8], False, 0, 1, True)):
+    if wide:
+        scored = {name: "*fp32" if kind == half else kind for name, kind in scored.items()}
+    modify = x.build(_native.score_mod_steps(text.encode(), 2)).modify
+    kind = {"MODIFY": modify, "REAL": tl.float64 if wide else tl.float32, "PARAMETERS": 2, **dict.fromkeys(names, has), "MASK": mask, "UNIT": 8, "SPLITS": splits}
+    dims = {"HEAD_DIM": 128, "VALUE_DIM": 128, "M_BLOCK": 32 if wide else 128, "N_BLOCK": 32, "D_BLOCK": 128, "V_BLOCK": 128}
+    every.append(source(a.attend, scored, {**kind, **dims}, scale="fp32", soft_cap="fp32"))
 for one in every:
     triton.compile(one, target=GPUTarget("cuda", 90, 32))
 print(len(every))
@@ -137,8 +149,9 @@ def test_triton_kernels_compile_for_an_absent_gpu(tmp_path):
     import os
 
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE.parent / "cuda"), environment.get("PYTHONPATH"))))
     done = subprocess.run([sys.executable, "-c", _COMPILED], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0 and done.stdout.strip() == "52", done.stderr
+    assert done.returncode == 0 and done.stdout.strip() == "55", done.stderr
 
 
 @pytest.mark.parametrize(("bits", "step"), [(8, 1), (11, 16)])
@@ -170,7 +183,7 @@ import json
 import sys
 from pathlib import Path
 sys.path[:0] = [sys.argv[1]]
-from cases import DTYPES, small
+from cases import DTYPES, EXPRESSIONS, SCORED, small
 from conform import off, run, there
 from reference_cases import wide
 from reference_checks import differences
@@ -194,7 +207,8 @@ for id, function in triton.KERNELS.items():
     operation = operations[id]
     lz.register_kernel(operation=operation, id=id.replace("triton.", "interpreted."), backend="interpreted")(functools.wraps(function)(lambda *a, f=function, **k: f(*a, **k)))
     # The interpreter is slow: one in three formats, and half a dozen variants, are run.
-    for seed in range(40 if "quantize" in operation else 3):
+    seeds = range(SCORED, SCORED + len(EXPRESSIONS)) if id.endswith(".score_mod") else range(40 if "quantize" in operation else 3)
+    for seed in seeds:
         call = small(operation, "f32", seed)
         is_wide = call is None
         if is_wide:

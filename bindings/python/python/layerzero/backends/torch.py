@@ -354,13 +354,17 @@ def _linear_fp8_block(
 ) -> Any:  # fmt: skip
     """torch's scaled product with a scale for each block: cuBLASLt, which has it on Hopper only."""
     _refuse_unpublished("torch._scaled_mm")
-    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    # The host limits calls with few rows, so no view is created that changes nothing.
+    is_matrix = x.dim() == 2
+    rows = (x if is_matrix else x.reshape(-1, x.shape[-1])).contiguous()
     # cuBLASLt reads the scales of x by column; those of a caller who stores them so are not copied.
-    x_scale = x_scale.reshape(rows.shape[0], -1).t().contiguous().t()
+    if not is_matrix or x_scale.stride() != (1, rows.shape[0]):
+        x_scale = x_scale.reshape(rows.shape[0], -1).t().contiguous().t()
     columns, column_scale = weight.contiguous().t(), weight_scale.contiguous().t()
     bias = None if bias is None else bias.contiguous()
     output = torch._scaled_mm(rows, columns, x_scale, column_scale, bias, out_dtype=torch.bfloat16)
-    return _ACTIVATIONS[activation](output).view(*x.shape[:-1], weight.shape[0])
+    output = output if activation == "none" else _ACTIVATIONS[activation](output)
+    return output if is_matrix else output.view(*x.shape[:-1], weight.shape[0])
 
 
 def _fused(x: Any, gate_weight: Any, up_weight: Any, down_weight: Any, *, activation: str) -> Any:

@@ -277,7 +277,7 @@ _DTYPES = {
 }  # fmt: skip
 
 # They call the launcher above.
-from layerzero.backends.triton import _experts, _fp8, _linear, _norms, _paged, _recurrent, _rope_append, _sampling, _sparse  # noqa: E402
+from layerzero.backends.triton import _experts, _fp8, _linear, _norms, _paged, _recurrent, _rope_append, _sampling, _score_mod, _sparse  # noqa: E402
 
 #: Kernels by id.
 KERNELS: dict[str, Callable[..., Any]] = {
@@ -307,6 +307,10 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "triton.conv.causal1d": _recurrent.causal1d,
     "triton.conv.causal1d.step": _recurrent.causal1d_step,
     "triton.attention.gqa.prefill.paged": _paged.prefill_paged,
+    "triton.attention.gqa.prefill.score_mod": _score_mod.prefill,
+    "triton.attention.gqa.decode.score_mod": _score_mod.decode,
+    "triton.attention.standard.prefill.score_mod": _score_mod.prefill,
+    "triton.attention.standard.decode.score_mod": _score_mod.decode,
     "triton.attention.sparse.block": _sparse.block,
     "triton.attention.sparse.variable_block": _sparse.variable_block,
     "triton.sampling.speculative": _sampling.speculative,

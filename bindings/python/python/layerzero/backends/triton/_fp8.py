@@ -21,7 +21,7 @@ _PLAIN: Table = (
 )  # fmt: skip
 #: For f32 results, whose factors are converted to bf16.
 _PRECISE: Table = ((16, Tile(16, 64, 128, 4, 3)), (inf, Tile(64, 64, 128, 4, 3)))
-_BLOCKED: Table = ((16, Tile(16, 64, 128, 4, 6)), (128, Tile(64, 64, 128, 4, 5)), (inf, Tile(64, 128, 128, 4, 4)))
+_BLOCKED: Table = ((16, Tile(16, 64, 128, 4, 6)), (128, Tile(64, 64, 128, 4, 5)), (inf, Tile(64, 128, 128, 4, 3)))
 
 
 def linear(

@@ -25,6 +25,12 @@ def product(
     lefts = x + m.to(tl.int64)[:, None] * inner + at[None, :]
     weights = weight + n.to(tl.int64)[None, :] * inner + at[:, None]
     scale_blocks = (inner + 127) // 128
+    x_scales = x_scale + m.to(tl.int64) * scale_blocks
+    weight_scales = weight_scale + (tl.program_id(1) * N_BLOCK // 128) * scale_blocks
+    if X_BY == 2:
+        x_factor = tl.load(x_scales, mask=is_row, other=0.0)
+    if W_BY == 2:
+        weight_factor = tl.load(weight_scales)
     sums = tl.zeros((M_BLOCK, N_BLOCK), tl.float32)
     for start in range(0, inner, K_BLOCK):
         if EVEN:
@@ -38,11 +44,18 @@ def product(
             left, right = left.to(tl.bfloat16), right.to(tl.bfloat16)
         if X_BY == 2 or W_BY == 2:
             part = tl.dot(left, right)
+            if X_BY == 2 and W_BY == 2:
+                sums += part * (x_factor * weight_factor)[:, None]
+            elif X_BY == 2:
+                sums += part * x_factor[:, None]
+            else:
+                sums += part * weight_factor
+            # One block ahead, so that no product waits for them.
+            following = tl.minimum(start // 128 + 1, scale_blocks - 1)
             if X_BY == 2:
-                part *= tl.load(x_scale + m.to(tl.int64) * scale_blocks + start // 128, mask=is_row, other=0.0)[:, None]
+                x_factor = tl.load(x_scales + following, mask=is_row, other=0.0)
             if W_BY == 2:
-                part *= tl.load(weight_scale + (tl.program_id(1) * N_BLOCK // 128) * scale_blocks + start // 128)
-            sums += part
+                weight_factor = tl.load(weight_scales + following)
         elif PRECISE:
             sums = tl.dot(left, right, sums)
         else:
