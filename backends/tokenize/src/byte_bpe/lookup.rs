@@ -293,3 +293,72 @@ fn copy_groups(to: &mut [i32], from: &[i32], count: usize) {
 
 const _: () = assert!(MAX_SHORT_BYTES <= merge_group::MAX_BYTES && MAX_SHORT_BYTES <= 2 * GROUP);
 const _: () = assert!(GROUP <= SLACK);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::byte_alphabet::character_of;
+    use crate::byte_bpe::ThreadCaches;
+    use crate::definition;
+
+    /// A tokenizer with merges over a few letters. If it ignores merges, it has tokens that no merges produce, some of them long.
+    fn tokenizer(ignores_merges: bool) -> ByteBpe {
+        let mut tokens: Vec<String> = (0..=255).map(|byte| character_of(byte).to_string()).collect();
+        let mut merges = Vec::new();
+        let mut known = ["a", "b", "c", "Ġ"].map(str::to_owned).to_vec();
+        for step in 0..80usize {
+            let (left, right) = (&known[step * 7 % known.len()], &known[step * 5 % known.len()]);
+            let text = [left.as_str(), right].concat();
+            if text.len() <= 24
+                && !tokens.contains(&text)
+                && !text.chars().skip(1).any(|character| character == 'Ġ')
+            {
+                merges.push(json!([left, right]));
+                tokens.push(text.clone());
+                known.push(text);
+            }
+        }
+        if ignores_merges {
+            tokens.extend([15, 16, 30, 31, 97].map(|length| "cab".repeat(33)[..length].to_owned()));
+        }
+        let vocabulary: serde_json::Map<String, serde_json::Value> =
+            tokens.into_iter().zip(0..).map(|(token, id)| (token, json!(id))).collect();
+        let definition = json!({
+            "model": {"type": "BPE", "vocab": vocabulary, "merges": merges, "ignore_merges": ignores_merges},
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+            "decoder": {"type": "ByteLevel"},
+        });
+        ByteBpe::new(definition::byte_level_bpe(&definition).unwrap()).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn queued_pieces_have_the_tokens_of_each_alone(
+            words in prop::collection::vec("[abc]{0,40}|(cab){1,33}|[abcé世]{1,12}|[0-9 \n]{1,3}|🎉", 0..600),
+        ) {
+            let text = words.join(" ");
+            static TOKENIZERS: OnceLock<[ByteBpe; 2]> = OnceLock::new();
+            for bpe in TOKENIZERS.get_or_init(|| [tokenizer(false), tokenizer(true)]) {
+                let mut expected = Vec::new();
+                bpe.splitter.for_each(&text, |start, end| {
+                    expected.reserve(end - start);
+                    bpe.piece(&text.as_bytes()[start..end], &mut expected).unwrap();
+                });
+                let expected: Vec<i32> = expected.into_iter().map(|token| token as i32).collect();
+                let ThreadCaches { mut words, mut queue, .. } = ThreadCaches::new().unwrap();
+                // The second time the pieces are cached.
+                for _ in 0..2 {
+                    let mut ids = vec![-1];
+                    memory::reserve(&mut ids, text.len() + SLACK).unwrap();
+                    bpe.words(&text, 0, text.len(), &mut words, &mut queue, &mut ids).unwrap();
+                    prop_assert_eq!(&ids[1..], &expected);
+                }
+            }
+        }
+    }
+}
