@@ -64,6 +64,12 @@ pub fn filled<T: Clone>(value: T, count: usize) -> Result<Vec<T>, OutOfMemory> {
     Ok(memory)
 }
 
+/// An array of copies of a value.
+pub fn array<T: Clone, const N: usize>(value: T) -> Result<Box<[T; N]>, OutOfMemory> {
+    let copies = filled(value, N)?.into_boxed_slice();
+    copies.try_into().map_err(|_| OutOfMemory { bytes: N.saturating_mul(size_of::<T>()) })
+}
+
 /// Appends characters to a text.
 pub fn extend_text(text: &mut String, characters: impl Iterator<Item = char>) -> Result<(), OutOfMemory> {
     for character in characters {

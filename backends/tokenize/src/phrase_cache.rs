@@ -4,8 +4,8 @@
 use crate::memory::{self, OutOfMemory};
 use crate::vocabulary::hash;
 
-/// Room that a result must have beyond one token per byte: word caches copy whole slots, which they truncate then.
-pub const SLACK: usize = 3;
+/// Room that a result must have beyond one token per byte: ids are copied in groups of fixed size, which are truncated then.
+pub const SLACK: usize = 8;
 /// A phrase ends at the first permitted position after this many bytes.
 const MIN_BYTES: usize = 512;
 /// Longer phrases are not cached.

@@ -1,55 +1,88 @@
-//! Looks up the tokens of pieces, many at a time, so that cache misses overlap: keys and hashes first, then the word cache, then the
-//! vocabulary for words that are not cached, then merges for words that are not tokens.
+//! Looks up the tokens of pieces, many at a time, so that cache misses overlap. Most pieces are words of the vocabulary: one probe
+//! without a branch finds their id. The other pieces are looked up in the word cache, those that are not cached are merged, and the tokens
+//! of both are inserted between the ids of the vocabulary words.
 
 use super::ByteBpe;
 use super::merge_group::{self, Group};
-use super::short_words::Found;
+use super::short_words::ShortWords;
 use super::word_cache::{self, Cached, MAX_SHORT_BYTES, WordCache};
 use crate::memory::{self, OutOfMemory};
 use crate::phrase_cache::SLACK;
 
 /// Number of pieces that are looked up together.
-pub const MAX_PIECES: usize = 256;
+const MAX_PIECES: usize = 256;
 
 /// Room for the tokens of longer pieces that is kept between calls.
 const MAX_LONG_TOKENS: usize = 1 << 16;
 
+/// Ids that are copied at once, without a branch on their number.
+const GROUP: usize = 8;
+
+/// The key of a piece of more than [`MAX_SHORT_BYTES`] bytes. No word has it: the top byte of a key is the length.
+const LONG_KEY: u128 = u128::MAX;
+
 /// A piece that waits for its lookup.
 #[derive(Clone, Copy)]
 struct QueuedPiece {
-    start: usize,
-    end: usize,
-    /// The key of a short piece and its hash; the key of a longer piece is 0.
     key: u128,
     hash: u64,
-    cached: Cached,
+    start: usize,
+    end: usize,
+}
+
+/// A piece that is not a short word of the vocabulary.
+#[derive(Clone, Copy)]
+struct Pending {
+    /// Its index in the queue.
+    index: u32,
+    /// Number of vocabulary words before it in the queue.
+    words_before: u32,
+}
+
+/// Where the tokens of a pending piece are.
+#[derive(Clone, Copy)]
+enum Tokens {
+    /// In the word cache.
+    Cached(Cached),
+    /// In [`Queue::merged`].
+    Merged(usize),
+    /// In [`Queue::long`].
+    Long { start: usize, count: usize },
 }
 
 /// A short piece that is not cached, and its tokens.
 #[derive(Clone, Copy)]
-struct Missing {
+struct Merged {
     /// Its index in the queue.
     index: usize,
     count: usize,
-    tokens: [u32; MAX_SHORT_BYTES],
+    tokens: [i32; 2 * GROUP],
 }
 
-impl Missing {
+impl Merged {
     #[inline(always)]
     fn push(&mut self, token: u32) {
-        self.tokens[self.count] = token;
+        self.tokens[self.count % (2 * GROUP)] = token as i32;
         self.count += 1;
     }
 }
 
 /// Pieces that wait for their lookup, and working memory.
 pub struct Queue {
-    pieces: Vec<QueuedPiece>,
-    missing: Vec<Missing>,
-    /// Indices in `missing` of pieces that are not tokens.
+    pieces: Box<[QueuedPiece; MAX_PIECES]>,
+    /// Number of queued pieces.
+    count: usize,
+    /// The ids of the vocabulary words among the pieces, in order.
+    words: Box<[i32; MAX_PIECES + GROUP]>,
+    /// The other pieces, in order.
+    pending: Box<[Pending; MAX_PIECES]>,
+    /// The tokens of each pending piece.
+    tokens: Vec<Tokens>,
+    merged: Vec<Merged>,
+    /// Indices in `merged` of pieces that are not in the vocabulary.
     unmerged: Vec<usize>,
     group: Group,
-    /// The tokens of a longer piece.
+    /// The tokens of longer pieces.
     long: Vec<i32>,
 }
 
@@ -57,58 +90,57 @@ impl Queue {
     /// An empty queue.
     pub fn new() -> Result<Queue, OutOfMemory> {
         Ok(Queue {
-            pieces: memory::with_capacity(MAX_PIECES)?,
-            missing: memory::with_capacity(MAX_PIECES)?,
+            pieces: memory::array(QueuedPiece { key: LONG_KEY, hash: 0, start: 0, end: 0 })?,
+            count: 0,
+            words: memory::array(0)?,
+            pending: memory::array(Pending { index: 0, words_before: 0 })?,
+            tokens: memory::with_capacity(MAX_PIECES)?,
+            merged: memory::with_capacity(MAX_PIECES)?,
             unmerged: memory::with_capacity(MAX_PIECES)?,
             group: Group::new()?,
             long: Vec::new(),
         })
     }
 
-    /// Adds a piece, for which there is room. Returns whether the queue is full.
+    /// Adds a piece of `text` and loads its bucket of the vocabulary. Returns whether the queue is full; then there is no room for another
+    /// piece.
     #[inline(always)]
-    pub fn push(&mut self, start: usize, end: usize) -> bool {
-        self.pieces.push(QueuedPiece { start, end, key: 0, hash: 0, cached: Cached::default() });
-        self.pieces.len() == MAX_PIECES
+    pub fn push(&mut self, text: &[u8], start: usize, end: usize, vocabulary: &ShortWords) -> bool {
+        let (key, hash) = if end - start <= MAX_SHORT_BYTES {
+            let key = word_cache::key(text, start, end);
+            (key, word_cache::mix(key))
+        } else {
+            (LONG_KEY, 0)
+        };
+        vocabulary.prefetch(hash);
+        self.pieces[self.count % MAX_PIECES] = QueuedPiece { key, hash, start, end };
+        self.count += 1;
+        self.count == MAX_PIECES
     }
 
     /// Removes all pieces.
     #[inline(always)]
     pub fn clear(&mut self) {
-        self.pieces.clear();
+        self.count = 0;
     }
 
-    /// Computes the keys of the short pieces, and loads their sets of the word cache.
+    /// Separates the pieces into vocabulary words, whose ids are in `words`, and `pending` ones. Returns the number of both.
     #[inline(never)]
-    fn hash(&mut self, text: &[u8], words: &WordCache) {
-        for piece in &mut self.pieces {
-            if piece.end - piece.start <= MAX_SHORT_BYTES {
-                piece.key = word_cache::key(text, piece.start, piece.end);
-                piece.hash = word_cache::mix(piece.key);
-                words.prefetch(piece.hash);
-            }
+    fn find_words(&mut self, vocabulary: &ShortWords) -> (usize, usize) {
+        let (mut words, mut pending) = (0, 0);
+        for (piece, index) in self.pieces[..self.count].iter().zip(0..) {
+            let (found, id) = vocabulary.find(piece.key, piece.hash);
+            self.words[words % MAX_PIECES] = id as i32;
+            self.pending[pending % MAX_PIECES] = Pending { index, words_before: words as u32 };
+            words += usize::from(found);
+            pending += usize::from(!found);
         }
-    }
-
-    /// Finds the short pieces that are not cached.
-    #[inline(never)]
-    fn find_missing(&mut self, words: &WordCache, mut each: impl FnMut(u64)) {
-        self.missing.clear();
-        for (index, piece) in self.pieces.iter_mut().enumerate() {
-            let (found, cached) = words.find(piece.key, piece.hash);
-            piece.cached = cached;
-            // A longer piece has no key.
-            if !found && piece.key != 0 {
-                each(piece.hash);
-                self.missing.push(Missing { index, count: 0, tokens: [0; MAX_SHORT_BYTES] });
-            }
-        }
+        (words, pending)
     }
 }
 
 impl ByteBpe {
-    /// Appends the tokens of the queued pieces, which are consecutive, and empties the queue. There is room for one token per byte, and
-    /// [`SLACK`].
+    /// Appends the tokens of the queued pieces and empties the queue. There is room for one token per byte, and [`SLACK`].
     #[inline(never)]
     pub fn look_up(
         &self,
@@ -117,75 +149,75 @@ impl ByteBpe {
         words: &mut WordCache,
         ids: &mut Vec<i32>,
     ) -> Result<(), OutOfMemory> {
-        words.limit();
-        queue.hash(text, words);
-        queue.find_missing(words, |hash| self.short_words.prefetch(hash));
-        if !queue.missing.is_empty() {
-            self.compute_missing(text, queue)?;
-        }
-        self.append_tokens(text, queue, words, ids)?;
-        for missing in &queue.missing {
-            let QueuedPiece { key, hash, .. } = queue.pieces[missing.index];
-            words.insert(key, hash, &missing.tokens[..missing.count])?;
+        let (found, pending) = queue.find_words(&self.short_words);
+        if pending == 0 {
+            ids.extend_from_slice(&queue.words[..found]);
+        } else {
+            words.limit();
+            let count = found + self.find_pending(text, queue, pending, words)?;
+            queue.append_tokens(found, pending, count, words, ids);
+            for merged in &queue.merged {
+                let QueuedPiece { key, hash, .. } = queue.pieces[merged.index];
+                words.insert(key, hash, &merged.tokens[..merged.count])?;
+            }
         }
         queue.clear();
         Ok(())
     }
 
-    /// Appends the tokens of all pieces. Short ones are in the word cache or missing.
-    #[inline(never)]
-    fn append_tokens(
+    /// Finds or computes the tokens of the pending pieces. Returns their number.
+    fn find_pending(
         &self,
         text: &[u8],
-        Queue { pieces, missing, long, .. }: &mut Queue,
+        queue: &mut Queue,
+        pending: usize,
         words: &mut WordCache,
-        ids: &mut Vec<i32>,
-    ) -> Result<(), OutOfMemory> {
-        let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
-        let mut length = ids.len();
-        ids.resize(length + last.end - first.start + SLACK, 0);
-        let mut missing = missing.iter();
-        let mut next = missing.next();
-        for (index, piece) in pieces.iter().enumerate() {
-            let out = &mut ids[length..];
-            length += if let Some(found) = next.filter(|missing| missing.index == index) {
-                next = missing.next();
-                for (to, token) in out.iter_mut().zip(&found.tokens[..found.count]) {
-                    *to = *token as i32;
-                }
-                found.count
-            } else if piece.key != 0 {
-                words.copy(piece.cached, out)
+    ) -> Result<usize, OutOfMemory> {
+        for pending in &queue.pending[..pending] {
+            words.prefetch(queue.pieces[pending.index as usize].hash);
+        }
+        let mut count = 0;
+        queue.tokens.clear();
+        queue.merged.clear();
+        queue.long.clear();
+        if queue.long.capacity() > MAX_LONG_TOKENS {
+            queue.long = Vec::new();
+        }
+        for pending in &queue.pending[..pending] {
+            let index = pending.index as usize;
+            let QueuedPiece { key, hash, start, end } = queue.pieces[index];
+            let (found, cached) = words.find(key, hash);
+            let tokens = if found {
+                count += words.count(cached);
+                Tokens::Cached(cached)
+            } else if key != LONG_KEY {
+                queue.merged.push(Merged { index, count: 0, tokens: [0; 2 * GROUP] });
+                Tokens::Merged(queue.merged.len() - 1)
             } else {
-                let piece = &text[piece.start..piece.end];
-                long.clear();
-                memory::reserve(long, piece.len())?;
-                words.long(piece, long, |tokens| self.piece(piece, tokens))?;
-                out[..long.len()].copy_from_slice(long);
-                long.len()
+                let (piece, before) = (&text[start..end], queue.long.len());
+                memory::reserve(&mut queue.long, piece.len())?;
+                words.long(piece, &mut queue.long, |tokens| self.piece(piece, tokens))?;
+                count += queue.long.len() - before;
+                Tokens::Long { start: before, count: queue.long.len() - before }
             };
+            queue.tokens.push(tokens);
         }
-        ids.truncate(length);
-        if long.capacity() > MAX_LONG_TOKENS {
-            *long = Vec::new();
+        if !queue.merged.is_empty() {
+            self.merge_pending(text, queue)?;
+            count += queue.merged.iter().map(|merged| merged.count).sum::<usize>();
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Computes the tokens of the short pieces that are not cached.
-    fn compute_missing(&self, text: &[u8], queue: &mut Queue) -> Result<(), OutOfMemory> {
-        let Queue { pieces, missing, unmerged, group, .. } = queue;
-        let bytes_of = |missing: &Missing| &text[pieces[missing.index].start..pieces[missing.index].end];
+    fn merge_pending(&self, text: &[u8], queue: &mut Queue) -> Result<(), OutOfMemory> {
+        let Queue { pieces, merged, unmerged, group, .. } = queue;
+        let bytes_of = |merged: &Merged| &text[pieces[merged.index].start..pieces[merged.index].end];
         unmerged.clear();
-        for (index, missing) in missing.iter_mut().enumerate() {
-            let QueuedPiece { key, hash, .. } = pieces[missing.index];
-            let id = match self.short_words.find(key, hash) {
-                Found::Id(id) => Some(id),
-                Found::Absent => None,
-                Found::Unknown => self.vocabulary.find(bytes_of(missing)),
-            };
-            match id {
-                Some(id) => missing.push(id),
+        for (index, merged) in merged.iter_mut().enumerate() {
+            let overflowed = self.short_words.overflowed(pieces[merged.index].hash);
+            match if overflowed { self.vocabulary.find(bytes_of(merged)) } else { None } {
+                Some(id) => merged.push(id),
                 None => unmerged.push(index),
             }
         }
@@ -193,21 +225,140 @@ impl ByteBpe {
             // Pieces with a marked last byte are merged one by one.
             for &index in &*unmerged {
                 let mut tokens = memory::with_capacity(MAX_SHORT_BYTES)?;
-                self.merge(bytes_of(&missing[index]), &mut tokens)?;
-                tokens.iter().for_each(|token| missing[index].push(*token));
+                self.merge(bytes_of(&merged[index]), &mut tokens)?;
+                tokens.iter().for_each(|token| merged[index].push(*token));
             }
             return Ok(());
         }
         for indices in unmerged.chunks(merge_group::MAX_PIECES) {
             let mut bytes: [&[u8]; merge_group::MAX_PIECES] = [&[]; merge_group::MAX_PIECES];
             for (bytes, index) in bytes.iter_mut().zip(indices) {
-                *bytes = bytes_of(&missing[*index]);
+                *bytes = bytes_of(&merged[*index]);
             }
             let pieces = bytes[..indices.len()].iter().copied();
-            self.merges.merge_group(group, pieces, |piece, token| missing[indices[piece]].push(token));
+            self.merges.merge_group(group, pieces, |piece, token| merged[indices[piece]].push(token));
         }
         Ok(())
     }
 }
 
-const _: () = assert!(MAX_SHORT_BYTES <= merge_group::MAX_BYTES);
+impl Queue {
+    /// Appends the ids of `found` vocabulary words and the tokens of `pending` pieces in order, `count` in total.
+    #[inline(never)]
+    fn append_tokens(
+        &self,
+        found: usize,
+        pending: usize,
+        count: usize,
+        words: &WordCache,
+        ids: &mut Vec<i32>,
+    ) {
+        let first = ids.len();
+        ids.resize(first + count + SLACK, 0);
+        let out = &mut ids[first..];
+        let (mut length, mut copied) = (0, 0);
+        for (pending, tokens) in self.pending[..pending].iter().zip(&self.tokens) {
+            let before = pending.words_before as usize;
+            copy_groups(&mut out[length..], &self.words[copied..], before - copied);
+            length += before - copied;
+            copied = before;
+            let out = &mut out[length..];
+            length += match *tokens {
+                Tokens::Cached(cached) => words.copy(cached, out),
+                Tokens::Merged(index) => {
+                    let Merged { count, tokens, .. } = &self.merged[index];
+                    copy_groups(out, tokens, *count);
+                    *count
+                }
+                Tokens::Long { start, count } => {
+                    out[..count].copy_from_slice(&self.long[start..start + count]);
+                    count
+                }
+            };
+        }
+        copy_groups(&mut out[length..], &self.words[copied..], found - copied);
+        debug_assert_eq!(length + found - copied, count);
+        ids.truncate(first + count);
+    }
+}
+
+/// Copies `count` ids, rounded up to whole groups.
+#[inline(always)]
+fn copy_groups(to: &mut [i32], from: &[i32], count: usize) {
+    let groups = count.div_ceil(GROUP);
+    for (to, from) in to.as_chunks_mut::<GROUP>().0.iter_mut().zip(from.as_chunks::<GROUP>().0).take(groups) {
+        *to = *from;
+    }
+}
+
+const _: () = assert!(MAX_SHORT_BYTES <= merge_group::MAX_BYTES && MAX_SHORT_BYTES <= 2 * GROUP);
+const _: () = assert!(GROUP <= SLACK);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::byte_alphabet::character_of;
+    use crate::byte_bpe::ThreadCaches;
+    use crate::definition;
+
+    /// A tokenizer with merges over a few letters. If it ignores merges, it has tokens that no merges produce, some of them long.
+    fn tokenizer(ignores_merges: bool) -> ByteBpe {
+        let mut tokens: Vec<String> = (0..=255).map(|byte| character_of(byte).to_string()).collect();
+        let mut merges = Vec::new();
+        let mut known = ["a", "b", "c", "Ġ"].map(str::to_owned).to_vec();
+        for step in 0..80usize {
+            let (left, right) = (&known[step * 7 % known.len()], &known[step * 5 % known.len()]);
+            let text = [left.as_str(), right].concat();
+            if text.len() <= 24
+                && !tokens.contains(&text)
+                && !text.chars().skip(1).any(|character| character == 'Ġ')
+            {
+                merges.push(json!([left, right]));
+                tokens.push(text.clone());
+                known.push(text);
+            }
+        }
+        if ignores_merges {
+            tokens.extend([15, 16, 30, 31, 97].map(|length| "cab".repeat(33)[..length].to_owned()));
+        }
+        let vocabulary: serde_json::Map<String, serde_json::Value> =
+            tokens.into_iter().zip(0..).map(|(token, id)| (token, json!(id))).collect();
+        let definition = json!({
+            "model": {"type": "BPE", "vocab": vocabulary, "merges": merges, "ignore_merges": ignores_merges},
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+            "decoder": {"type": "ByteLevel"},
+        });
+        ByteBpe::new(definition::byte_level_bpe(&definition).unwrap()).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn queued_pieces_have_the_tokens_of_each_alone(
+            words in prop::collection::vec("[abc]{0,40}|(cab){1,33}|[abcé世]{1,12}|[0-9 \n]{1,3}|🎉", 0..600),
+        ) {
+            let text = words.join(" ");
+            static TOKENIZERS: OnceLock<[ByteBpe; 2]> = OnceLock::new();
+            for bpe in TOKENIZERS.get_or_init(|| [tokenizer(false), tokenizer(true)]) {
+                let mut expected = Vec::new();
+                bpe.splitter.for_each(&text, |start, end| {
+                    expected.reserve(end - start);
+                    bpe.piece(&text.as_bytes()[start..end], &mut expected).unwrap();
+                });
+                let expected: Vec<i32> = expected.into_iter().map(|token| token as i32).collect();
+                let ThreadCaches { mut words, mut queue, .. } = ThreadCaches::new().unwrap();
+                // The second time the pieces are cached.
+                for _ in 0..2 {
+                    let mut ids = vec![-1];
+                    memory::reserve(&mut ids, text.len() + SLACK).unwrap();
+                    bpe.words(&text, 0, text.len(), &mut words, &mut queue, &mut ids).unwrap();
+                    prop_assert_eq!(&ids[1..], &expected);
+                }
+            }
+        }
+    }
+}

@@ -243,7 +243,7 @@ impl ByteBpe {
         let bytes = text.as_bytes();
         let mut result = Ok(());
         self.splitter.between(text, start, end, |start, end| {
-            if queue.push(start, end) {
+            if queue.push(bytes, start, end, &self.short_words) {
                 if result.is_ok() {
                     result = self.look_up(bytes, queue, words, ids);
                 }

@@ -6,14 +6,13 @@ use super::word_cache::{MAX_SHORT_BYTES, key, mix};
 /// Words per bucket.
 const WAYS: usize = 3;
 
-/// Words with the same hash bits; one cache line. Key 0 marks an unused way.
+/// Words with the same hash bits; one cache line. Key 0 marks an unused way; no word has it.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Bucket {
     keys: [u128; WAYS],
-    ids: [u32; WAYS],
-    /// Whether a word had no way left.
-    overflowed: bool,
+    /// The id of each way. The last one is not 0 if a word had no way left.
+    ids: [u32; WAYS + 1],
 }
 
 /// A hash table from words to ids. Words for which a bucket has no way left are not in it.
@@ -23,16 +22,8 @@ pub struct ShortWords {
     shift: u32,
 }
 
-/// The result of a lookup.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
-    /// The id of the word.
-    Id(u32),
-    /// The word is not in the vocabulary.
-    Absent,
-    /// The bucket overflowed, so that the word may be in the vocabulary.
-    Unknown,
-}
+/// Where the ids of a bucket say that it overflowed.
+const OVERFLOWED: usize = WAYS;
 
 impl ShortWords {
     /// From the words of the vocabulary and their ids; frequent words come first. Longer words are skipped. Of equal words the first
@@ -40,7 +31,7 @@ impl ShortWords {
     pub fn new<'a>(words: impl Iterator<Item = (&'a [u8], u32)>, count: usize) -> ShortWords {
         // About two words per bucket: most words fit, and most buckets prove that a word is absent.
         let bits = (count / 2).next_power_of_two().max(2).trailing_zeros();
-        let empty = Bucket { keys: [0; WAYS], ids: [0; WAYS], overflowed: false };
+        let empty = Bucket { keys: [0; WAYS], ids: [0; WAYS + 1] };
         let mut table =
             ShortWords { buckets: vec![empty; 1 << bits].into_boxed_slice(), shift: u64::BITS - bits };
         for (word, id) in words.filter(|(word, _)| (1..=MAX_SHORT_BYTES).contains(&word.len())) {
@@ -50,7 +41,7 @@ impl ShortWords {
             match bucket.keys.iter().position(|known| *known == 0 || *known == key) {
                 Some(way) if bucket.keys[way] == 0 => (bucket.keys[way], bucket.ids[way]) = (key, id),
                 Some(_) => {}
-                None => bucket.overflowed = true,
+                None => bucket.ids[OVERFLOWED] = 1,
             }
         }
         table
@@ -67,15 +58,19 @@ impl ShortWords {
         super::word_cache::prefetch(&self.buckets[self.index(hash)]);
     }
 
-    /// Looks up a word by its key and hash.
+    /// Whether the table has a word, by its key and hash, and its id. One probe without a branch.
     #[inline(always)]
-    pub fn find(&self, key: u128, hash: u64) -> Found {
-        let bucket = &self.buckets[self.index(hash)];
-        match bucket.keys.iter().position(|known| *known == key) {
-            Some(way) => Found::Id(bucket.ids[way]),
-            None if bucket.overflowed => Found::Unknown,
-            None => Found::Absent,
-        }
+    pub fn find(&self, key: u128, hash: u64) -> (bool, u32) {
+        let Bucket { keys, ids } = &self.buckets[self.index(hash)];
+        let [first, second, third] = keys.map(|known| known == key);
+        let way = usize::from(second) | usize::from(third) << 1;
+        (first | second | third, ids[way % ids.len()])
+    }
+
+    /// Whether a word that the table does not have may be in the vocabulary: its bucket overflowed.
+    #[inline(always)]
+    pub fn overflowed(&self, hash: u64) -> bool {
+        self.buckets[self.index(hash)].ids[OVERFLOWED] != 0
     }
 }
 
@@ -96,14 +91,18 @@ mod tests {
         let mut unknown = 0;
         for (word, id) in words.iter().zip(0..) {
             match find(word) {
-                Found::Id(found) => assert_eq!(found, id),
-                Found::Unknown => unknown += 1,
-                Found::Absent => panic!("{word}"),
+                (true, found) => assert_eq!(found, id),
+                (false, _) => {
+                    unknown += 1;
+                    let hash = mix(key(word.as_bytes(), 0, word.len()));
+                    assert!(table.overflowed(hash), "{word}");
+                }
             }
         }
         assert!(unknown < words.len() / 10, "{unknown}");
-        let others =
-            (0..20_000).map(|number| find(&format!("other{number}"))).filter(|found| *found == Found::Absent);
-        assert!(others.count() > 10_000);
+        for number in 0..20_000 {
+            let word = format!("other{number}");
+            assert!(!find(&word).0, "{word}");
+        }
     }
 }

@@ -123,6 +123,13 @@ impl WordCache {
         ((slots[0].key == key) | second, Cached((2 * position + usize::from(second)) as u32))
     }
 
+    /// The number of tokens of a cached word.
+    #[inline(always)]
+    pub fn count(&self, Cached(index): Cached) -> usize {
+        let Set(slots) = &self.sets[index as usize / 2];
+        slots[index as usize % 2].count as usize
+    }
+
     /// Copies the tokens of a cached word and returns their number. There is room for one per byte and [`SLACK`].
     #[inline(always)]
     pub fn copy(&self, Cached(index): Cached, out: &mut [i32]) -> usize {
@@ -168,17 +175,17 @@ impl WordCache {
     }
 
     /// Caches the tokens of a word of at most [`MAX_SHORT_BYTES`] bytes, unless they are cached.
-    pub fn insert(&mut self, key: u128, hash: u64, tokens: &[u32]) -> Result<(), OutOfMemory> {
+    pub fn insert(&mut self, key: u128, hash: u64, tokens: &[i32]) -> Result<(), OutOfMemory> {
         if self.find(key, hash).0 {
             return Ok(());
         }
         let mut slot = Slot { key, tokens: [0; INLINE_TOKENS], count: tokens.len() as u32 };
         if tokens.len() <= INLINE_TOKENS {
-            slot.tokens = inline(tokens);
+            slot.tokens[..tokens.len()].copy_from_slice(tokens);
         } else {
             memory::reserve(&mut self.spilled, tokens.len())?;
             slot.tokens[0] = self.spilled.len() as i32;
-            self.spilled.extend_from_slice(tokens);
+            self.spilled.extend(tokens.iter().map(|token| *token as u32));
         }
         self.replace(slot, hash);
         Ok(())
