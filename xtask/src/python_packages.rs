@@ -191,20 +191,23 @@ fn install(root: &Path, python: &Path, arguments: &[&str]) -> Result<()> {
 const PIP_INSTALL: [&str; 6] =
     ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"];
 
-/// The program uv, which is installed if it is missing; `None` if pip is configured for another index.
+/// The program uv, which is installed if it is missing; `None` if it cannot be, or if pip is configured for another index.
 fn installer(root: &Path, python: &Path) -> Result<Option<PathBuf>> {
     static INSTALLER_PATH: OnceLock<Option<PathBuf>> = OnceLock::new();
     if let Some(found) = INSTALLER_PATH.get() {
         return Ok(found.clone());
     }
     let settings = stdout_of(python, &["-m", "pip", "config", "list", "--disable-pip-version-check"])?;
-    let uv = (!settings.contains("index")).then(|| root.join(".venv/bin/uv"));
+    let mut uv = (!settings.contains("index")).then(|| root.join(".venv/bin/uv"));
     if uv.as_ref().is_some_and(|uv| !uv.is_file()) {
         let file = constraints(root, python)?.map(|file| file.to_string_lossy().into_owned());
         let mut arguments = PIP_INSTALL.to_vec();
         arguments.extend(file.iter().flat_map(|file| ["--constraint", file]));
         arguments.extend(INSTALLER.packages);
-        command::run(root, &python.to_string_lossy(), &arguments).context("installing uv")?;
+        if let Err(error) = command::run(root, &python.to_string_lossy(), &arguments) {
+            println!("{error:#}; continuing with pip");
+            uv = None;
+        }
     }
     Ok(INSTALLER_PATH.get_or_init(|| uv).clone())
 }
