@@ -8,6 +8,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::progress;
 
+/// Where Python keeps the bytecode of the files that it imports, also on machines whose setting is to write none next to the sources:
+/// compiling torch's files takes longer than most tests, and hundreds of tests import torch in a process of their own.
+const BYTECODE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bytecode");
+
 /// Runs a program in a folder with its output passed through; any exit status but success is an error that names the command.
 pub fn run(folder: &Path, program: &str, arguments: &[&str]) -> Result<()> {
     run_with(folder, program, arguments, &[])
@@ -53,7 +57,12 @@ pub fn build(folder: &Path, program: &str, arguments: &[&str], environment: &[(&
 
 fn command(folder: &Path, program: &str, arguments: &[&str], environment: &[(&str, &Path)]) -> Command {
     let mut command = Command::new(program);
-    command.args(arguments).envs(environment.iter().copied()).current_dir(folder);
+    command
+        .args(arguments)
+        .env_remove("PYTHONDONTWRITEBYTECODE")
+        .env("PYTHONPYCACHEPREFIX", BYTECODE)
+        .envs(environment.iter().copied())
+        .current_dir(folder);
     command
 }
 

@@ -2,9 +2,11 @@
 //! loaded in this process. Such an engine cannot run a call.
 
 use std::any::Any;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use lz_core::context::{FieldKind, device_bits};
-use lz_core::descriptor::{self, Catalogue};
+use lz_core::descriptor::{self, Catalogue, Descriptor, DescriptorError};
 use lz_core::device::DeviceSpec;
 use lz_core::tensor::Device;
 use lz_core::{
@@ -115,6 +117,21 @@ pub fn move_to(info: &OperationInfo, context: &mut Context, device: Device) {
     }
 }
 
+/// Descriptors by file name and text. Every explanation needs those of all backends that are not installed, and reading one takes
+/// milliseconds.
+static DESCRIPTORS: LazyLock<Mutex<HashMap<(String, String), Arc<Descriptor>>>> = LazyLock::new(Mutex::default);
+
+/// Reads the descriptor of a backend, once in the life of the process.
+fn read(backend: &DescribedBackend, catalogue: &Catalogue<'_>) -> Result<Arc<Descriptor>, DescriptorError> {
+    let key = (backend.path.clone(), backend.text.clone());
+    if let Some(found) = DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        return Ok(found.clone());
+    }
+    let read = Arc::new(descriptor::read(&backend.path, &backend.text, catalogue)?);
+    DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner).insert(key, read.clone());
+    Ok(read)
+}
+
 /// An engine with this device, and with the kernels of these backends.
 pub fn engine_on(
     py: Python<'_>,
@@ -126,14 +143,13 @@ pub fn engine_on(
     let registry = simulated.registry();
     let catalogue = Catalogue::new(registry.operations().map(OperationInfo::schema));
     for backend in backends {
-        let read = descriptor::read(&backend.path, &backend.text, &catalogue)
-            .map_err(|error| raise(py, &error.into()))?;
+        let read = read(&backend, &catalogue).map_err(|error| raise(py, &error.into()))?;
         let entry = |mut spec: lz_core::KernelSpec| {
             let info = registry.operation(&spec.operation)?;
             spec.reference = backend.reference;
             Some(KernelEntry::new(spec, NotLoaded).of(info))
         };
-        let entries: Vec<KernelEntry> = read.kernels.into_iter().filter_map(entry).collect();
+        let entries: Vec<KernelEntry> = read.kernels.iter().cloned().filter_map(entry).collect();
         simulated.register(entries).map_err(|error| raise(py, &error))?;
         if let Some(missing) = backend.missing {
             let code = ReasonCode::parse(&backend.code).unwrap_or(ReasonCode::NotInstalled);
