@@ -119,7 +119,8 @@ pub fn move_to(info: &OperationInfo, context: &mut Context, device: Device) {
 
 /// Descriptors by file name and text. Every explanation needs those of all backends that are not installed, and reading one takes
 /// milliseconds.
-static DESCRIPTORS: LazyLock<Mutex<HashMap<(String, String), Arc<Descriptor>>>> = LazyLock::new(Mutex::default);
+static DESCRIPTORS: LazyLock<Mutex<HashMap<(String, String), Arc<Descriptor>>>> =
+    LazyLock::new(Mutex::default);
 
 /// Reads the descriptor of a backend, once in the life of the process.
 fn read(backend: &DescribedBackend, catalogue: &Catalogue<'_>) -> Result<Arc<Descriptor>, DescriptorError> {

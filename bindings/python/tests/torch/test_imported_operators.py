@@ -16,11 +16,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest")
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.testing._internal import common_utils  # noqa: E402
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
 from layerzero._compile import aten  # noqa: E402
 from layerzero._native import GraphBuilder, GraphImportError  # noqa: E402
+
+# Searches the stack for a `unittest.TestCase` for each set of samples, which takes four fifths of the time of this file. Here is none.
+common_utils.extract_test_fn = lambda: None
 
 HERE = Path(__file__).parent
 SAMPLES = {torch.float32: 4, torch.int64: 2, torch.bool: 1}
