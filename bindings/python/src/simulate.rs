@@ -117,10 +117,11 @@ pub fn move_to(info: &OperationInfo, context: &mut Context, device: Device) {
     }
 }
 
-/// Descriptors by file name and text. Every explanation needs those of all backends that are not installed, and reading one takes
-/// milliseconds.
-static DESCRIPTORS: LazyLock<Mutex<HashMap<(String, String), Arc<Descriptor>>>> =
-    LazyLock::new(Mutex::default);
+/// Descriptors by file name and text.
+type Descriptors = HashMap<(String, String), Arc<Descriptor>>;
+
+/// Every explanation needs the descriptors of all backends that are not installed, and reading one takes milliseconds.
+static DESCRIPTORS: LazyLock<Mutex<Descriptors>> = LazyLock::new(Mutex::default);
 
 /// Reads the descriptor of a backend, once in the life of the process.
 fn read(backend: &DescribedBackend, catalogue: &Catalogue<'_>) -> Result<Arc<Descriptor>, DescriptorError> {
