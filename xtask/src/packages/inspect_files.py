@@ -60,25 +60,24 @@ def check_wheel(path: str) -> list[str]:
 
 def check_sdist(path: str) -> list[str]:
     with tarfile.open(path) as sdist:
-        names = {member.name.partition("/")[2] for member in sdist.getmembers() if member.isfile()}
-        root = sdist.getnames()[0].partition("/")[0]
-
-        def read(name: str) -> str:
-            member = sdist.extractfile(f"{root}/{name}")
-            assert member is not None
-            return member.read().decode()
-
-        problems = check_metadata(read("PKG-INFO"), "source distribution")
+        members = sdist.getmembers()
+        names = {member.name.partition("/")[2] for member in members if member.isfile()}
+        # In the order of the archive: to read an earlier file, everything would be decompressed again.
+        texts = {
+            name: sdist.extractfile(member).read().decode()  # type: ignore[union-attr]
+            for member in members
+            if (name := member.name.partition("/")[2]) == "PKG-INFO" or (member.isfile() and name.endswith(".rs"))
+        }
+        problems = check_metadata(texts.pop("PKG-INFO"), "source distribution")
         # What the build needs and what `cargo` would look for.
         for name in ("pyproject.toml", "Cargo.toml", "Cargo.lock"):
             if name not in names:
                 problems.append(f"source distribution: no {name}")
-        sources = {name: read(name) for name in names if name.endswith(".rs")}
-        if len(sources) < 500:
-            problems.append(f"source distribution: only {len(sources)} Rust files")
-        sources = {name: text for name, text in sources.items() if "/tests/" not in name}
+        if len(texts) < 500:
+            problems.append(f"source distribution: only {len(texts)} Rust files")
+        sources = {name: text for name, text in texts.items() if "/tests/" not in name}
         problems += missing(sources, names)
-        if links := [member.name for member in sdist.getmembers() if member.issym()]:
+        if links := [member.name for member in members if member.issym()]:
             problems.append(f"source distribution: links {links[:3]}")
     return problems
 
