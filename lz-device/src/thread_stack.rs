@@ -68,7 +68,9 @@ fn prepare() {
             let mut action: libc::sigaction = std::mem::zeroed();
             let handler: extern "C" fn(c_int) = store_stack;
             action.sa_sigaction = handler as usize;
-            action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
+            // On the thread's own stack: alternate stacks are barely larger than the registers that the kernel stores there, which are
+            // 11 KB with AMX.
+            action.sa_flags = libc::SA_RESTART;
             libc::sigaction(signal(), &raw const action, std::ptr::null_mut());
         }
     });
@@ -111,11 +113,37 @@ mod tests {
 
     #[test]
     fn the_stack_of_a_waiting_thread_is_reported() {
+        report_of_a_thread_that_runs(|wait| wait());
+    }
+
+    #[test]
+    fn a_small_alternate_stack_is_not_used() {
+        report_of_a_thread_that_runs(|wait| {
+            // SAFETY: has no preconditions.
+            let needed = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
+            let mut memory = vec![0u8; needed.max(libc::MINSIGSTKSZ)];
+            let small = libc::stack_t {
+                ss_sp: memory.as_mut_ptr().cast(),
+                ss_flags: 0,
+                ss_size: memory.len(),
+            };
+            let mut before = small;
+            // SAFETY: the memory is not used otherwise while it is the alternate stack.
+            assert_eq!(unsafe { libc::sigaltstack(&raw const small, &raw mut before) }, 0);
+            wait();
+            // SAFETY: as above, and the stack of before still exists.
+            assert_eq!(unsafe { libc::sigaltstack(&raw const before, std::ptr::null_mut()) }, 0);
+        });
+    }
+
+    fn report_of_a_thread_that_runs(run: impl FnOnce(&dyn Fn()) + Send + 'static) {
         let (started, waiting) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            started.send(ThreadHandle::current()).unwrap();
-            let _ = ended.recv();
+            run(&|| {
+                started.send(ThreadHandle::current()).unwrap();
+                let _ = ended.recv();
+            });
         });
         let handle = waiting.recv().unwrap();
         // SAFETY: the thread waits for `end`.
