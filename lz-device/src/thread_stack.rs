@@ -122,11 +122,8 @@ mod tests {
             // SAFETY: has no preconditions.
             let needed = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
             let mut memory = vec![0u8; needed.max(libc::MINSIGSTKSZ)];
-            let small = libc::stack_t {
-                ss_sp: memory.as_mut_ptr().cast(),
-                ss_flags: 0,
-                ss_size: memory.len(),
-            };
+            let small =
+                libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: memory.len() };
             let mut before = small;
             // SAFETY: the memory is not used otherwise while it is the alternate stack.
             assert_eq!(unsafe { libc::sigaltstack(&raw const small, &raw mut before) }, 0);

@@ -127,23 +127,10 @@ impl<S: Simd, T: Float> Job<'_, S, T> {
         source: &ScaleSource<'_>,
         codes: &AnyRowsMut<'_>,
     ) -> Result<(), KernelError> {
-        let (s, count, width) = (self.s, self.x.count(), self.x.width());
-        let weight = (self.norm.weight, self.norm.weight_offset);
+        let (s, width) = (self.s, self.x.width());
         let encode_rows = |range: Range<usize>, normalized: &mut [T]| {
             for row in range {
-                let x = self.x.row(row);
-                // Prefetch target while this row is normalized.
-                let next_row = self.x.row((row + 1).min(count - 1)).as_ptr();
-                let y = &mut *normalized;
-                s.vectorize(|| match &self.residual {
-                    None => normalize(s, x, next_row, weight, self.norm.eps, y, false),
-                    Some(residual) => {
-                        // SAFETY: ranges are disjoint, so no other task writes this row.
-                        let residual = unsafe { residual.row(row) };
-                        add(s, x, residual);
-                        normalize(s, residual, next_row, weight, self.norm.eps, y, false);
-                    }
-                });
+                self.normalize(row, normalized);
                 // No other task writes this row, which has space for the codes of a row of x (validated).
                 s.perform(EncodeRow {
                     simd: s,
@@ -159,9 +146,28 @@ impl<S: Simd, T: Float> Job<'_, S, T> {
         };
         // The normalized row is encoded while it is in L1.
         let error = FirstError::default();
-        for_each_range(count, 4 * width * size_of::<T>(), |range| {
+        for_each_range(self.x.count(), 4 * width * size_of::<T>(), |range| {
             error.keep(with_row(width, |normalized| encode_rows(range, normalized)));
         });
         error.into_result()
+    }
+
+    /// Normalizes a row, after x was added to the residual if there is one. Not inlined: it is the same for every format.
+    #[inline(never)]
+    fn normalize(&self, row: usize, y: &mut [T]) {
+        let s = self.s;
+        let weight = (self.norm.weight, self.norm.weight_offset);
+        let x = self.x.row(row);
+        // Prefetch target while this row is normalized.
+        let next_row = self.x.row((row + 1).min(self.x.count() - 1)).as_ptr();
+        s.vectorize(|| match &self.residual {
+            None => normalize(s, x, next_row, weight, self.norm.eps, y, false),
+            Some(residual) => {
+                // SAFETY: ranges are disjoint, so no other task writes this row.
+                let residual = unsafe { residual.row(row) };
+                add(s, x, residual);
+                normalize(s, residual, next_row, weight, self.norm.eps, y, false);
+            }
+        });
     }
 }
