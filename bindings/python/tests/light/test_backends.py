@@ -1,6 +1,7 @@
 """Third-party backends: discovered by entry points, probed in a separate process, disabled with a reason."""
 
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -22,7 +23,12 @@ DESCRIPTOR = """{
 @pytest.fixture
 def install(tmp_path, monkeypatch):
     """Installs distributions into a folder on the path: a module and its entry point."""
+    probed = _probe.answers_path()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # Libraries that earlier tests have probed need not be imported again.
+    if probed.is_file():
+        _probe.answers_path().parent.mkdir(parents=True)
+        shutil.copy(probed, _probe.answers_path())
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
     names = []
