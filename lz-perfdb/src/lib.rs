@@ -12,7 +12,7 @@ mod diff;
 mod exchange;
 mod filter;
 mod fleet;
-mod fork;
+pub mod fork;
 mod health_rows;
 mod measurements;
 mod merge;

@@ -22,7 +22,7 @@ mod swap;
 mod versions;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
 use lz_core::context::Context;
 use lz_core::device::DeviceSpec;
@@ -34,6 +34,7 @@ use lz_core::operation::OperationInfo;
 use lz_core::plan::Plan;
 use lz_core::reason::Reason;
 use lz_core::run::Run;
+use lz_perfdb::fork;
 
 use crate::bucket::Bucket;
 use crate::evidence::{Evidence, MemoryProbe};
@@ -406,6 +407,13 @@ impl Engine {
     }
 }
 
+/// Permission to publish a snapshot.
+struct Changing<'s> {
+    _guard: Option<MutexGuard<'s, ()>>,
+    /// Dropped behind the lock.
+    _inside: Option<fork::Inside>,
+}
+
 impl JudgmentListener for Shared {
     /// Publishes a new snapshot, whose decisions are made with the new judgments. A decision that another thread is making under the
     /// old snapshot is cached there, and not used after the publication.
@@ -416,8 +424,18 @@ impl JudgmentListener for Shared {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Waits for changes by other threads; not for one that a thread of the parent was making when this process was forked.
+    fn lock(&self) -> Changing<'_> {
+        let inside = fork::ENGINE.enter();
+        let guard = match (&inside, self.changing.try_lock()) {
+            (_, Ok(guard)) => Some(guard),
+            (_, Err(TryLockError::Poisoned(guard))) => Some(guard.into_inner()),
+            (None, Err(TryLockError::WouldBlock)) => None,
+            (Some(_), Err(TryLockError::WouldBlock)) => {
+                Some(self.changing.lock().unwrap_or_else(PoisonError::into_inner))
+            }
+        };
+        Changing { _guard: guard, _inside: inside }
     }
 
     /// The snapshot that this thread's calls are decided under, and their mode.

@@ -16,6 +16,7 @@ use crate::selection::slot_table::SlotTable;
 use lz_core::context::{Context, FLAG_WORDS, MAX_AXES, MAX_WORDS};
 use lz_core::mode::Mode;
 use lz_core::plan::Transforms;
+use lz_perfdb::fork;
 
 /// Maximum number of key words: operation and mode, flags, two axes per word.
 const KEY_WORDS: usize = 1 + FLAG_WORDS + MAX_AXES / 2;
@@ -214,10 +215,12 @@ impl DecisionCache {
         self.cells.find(key.hash, |entry| entry.matches(key) && (!entry.is_guarded() || guards_hold(entry)))
     }
 
-    /// Locks the cell's stripe, so that only one thread decides for it.
-    pub fn decide_alone(&self, key: &CellKey) -> MutexGuard<'_, ()> {
+    /// Locks the cell's stripe, so that only one thread decides for it. `None` in a forked child in which the lock may be locked
+    /// forever; a decision that is made twice is stored once.
+    pub fn decide_alone(&self, key: &CellKey) -> Option<(MutexGuard<'_, ()>, fork::Inside)> {
+        let inside = fork::ENGINE.enter()?;
         let lock = &self.deciding[(key.hash >> 60) as usize % self.deciding.len()];
-        lock.lock().unwrap_or_else(PoisonError::into_inner)
+        Some((lock.lock().unwrap_or_else(PoisonError::into_inner), inside))
     }
 
     /// Inserts a decision; `None` if the cache is full. If another thread inserted the same one first, that is returned.

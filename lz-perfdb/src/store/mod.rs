@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
-use crate::fork::InUse;
+use crate::fork;
 use crate::records::Rejection;
 use open::open_backing;
 pub use open::{ClosedReason, OpenStatus, Opened, Options};
@@ -146,7 +146,7 @@ impl Inner {
 /// The locked state. The lock is released before a fork may proceed.
 struct Access<'a> {
     inner: MutexGuard<'a, Inner>,
-    _in_use: InUse,
+    _in_use: fork::Inside,
 }
 
 impl Deref for Access<'_> {
@@ -223,7 +223,7 @@ impl PerfDb {
     /// The state, for the duration of one access; `None` if this process was forked while another thread accessed a database. A poisoned
     /// lock is safe to use: SQLite rolled the transaction back.
     fn inner(&self) -> Option<Access<'_>> {
-        let in_use = InUse::enter()?;
+        let in_use = fork::DATABASE.enter()?;
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let process = std::process::id();
         if inner.process != process {

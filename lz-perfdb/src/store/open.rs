@@ -10,7 +10,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::{Backing, PerfDb, forked, raw};
-use crate::fork::InUse;
+use crate::fork;
 use crate::migrations::{APPLICATION_ID, SCHEMA_VERSION, migrate, version};
 use lz_core::reason::{Reason, ReasonCode};
 use lz_files as files;
@@ -173,7 +173,7 @@ impl PerfDb {
     /// Like [`PerfDb::open`], with options.
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Opened {
         let path = path.as_ref().to_path_buf();
-        let (backing, status) = match InUse::enter() {
+        let (backing, status) = match fork::DATABASE.enter() {
             Some(_in_use) => open_backing(&path, options),
             None => closed(forked()),
         };

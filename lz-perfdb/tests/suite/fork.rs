@@ -3,28 +3,9 @@
 use std::time::Duration;
 
 use lz_perfdb::{ClosedReason, DropReason, Mode, Options, PerfDb};
-use lz_test_support::Folder;
+use lz_test_support::{Folder, in_child};
 
 use crate::support::health_row;
-
-/// Seconds after which a child that hangs is killed.
-const LIMIT: u32 = 10;
-
-/// Runs `body` in a forked child and returns whether it returned true.
-fn in_child(body: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child uses only the code under test and ends with `_exit`, so nothing of the parent is dropped in it.
-    unsafe {
-        let child = libc::fork();
-        assert!(child >= 0);
-        if child == 0 {
-            libc::alarm(LIMIT);
-            libc::_exit(i32::from(!body()));
-        }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
-        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-    }
-}
 
 #[test]
 fn child_of_a_process_that_is_stuck_in_the_database_continues_without_it() {
