@@ -1,8 +1,8 @@
 //! The context of one call: everything that selection may depend on, packed by generated code without allocation.
 //!
 //! A context is a row of words with three parts. *Flags* are small exact fields (dtypes, presence, bools, enums, stride classes,
-//! device) packed into words. *Axes* are exact sizes; the cache maps them to cells. *Scalars* are numeric params, visible to
-//! limits and rules, and part of a cache key only if one of those reads them.
+//! device) packed into words. *Axes* are exact sizes, and behind them statistics of values; the cache maps both to cells. *Scalars*
+//! are numeric params, visible to limits and rules, and part of a cache key only if one of those reads them.
 //! The length of each part depends on the operation ([`Extent`]); words beyond it are neither written nor read, because building
 //! and comparing contexts dominates the cost of a thread-cache hit.
 //! [`Field`]s describe where each value is stored, so that the engine can read the context of any operation.
@@ -173,7 +173,7 @@ impl Context {
         self.parts().0
     }
 
-    /// Sizes, in the schema's order; a pack is its product. To be interpreted as `i64`.
+    /// Sizes, in the schema's order, then statistics; a pack is its product. To be interpreted as `i64`.
     #[inline(always)]
     pub fn axes(&self) -> &[u64] {
         self.parts().1
@@ -238,7 +238,7 @@ impl Context {
     pub fn value(&self, field: &Field) -> Value {
         let raw = self.raw(field.store);
         match field.kind {
-            FieldKind::Axis { .. } | FieldKind::Int => Value::Int(raw as i64),
+            FieldKind::Axis { .. } | FieldKind::Statistic { .. } | FieldKind::Int => Value::Int(raw as i64),
             FieldKind::Float => Value::Float(f64::from_bits(raw)),
             FieldKind::Bool | FieldKind::Given => Value::Bool(raw != 0),
             FieldKind::Enum(_) | FieldKind::DType => Value::Enum(raw as u32),
@@ -273,7 +273,7 @@ pub enum Store {
         /// Number of bits, below 64.
         bits: u8,
     },
-    /// An axis.
+    /// An axis or a statistic.
     Axis(u8),
     /// A numeric param.
     Scalar(u8),
@@ -298,6 +298,11 @@ pub enum FieldKind {
         /// Upper bounds of buckets; `None` for exact. Empty for one bucket (ignored by scoring).
         buckets: Option<Cow<'static, [i64]>>,
     },
+    /// Statistic of the values of an input; −1 if unknown.
+    Statistic {
+        /// Upper bounds of buckets; the first is −1.
+        bounds: Cow<'static, [i64]>,
+    },
     /// Integer param.
     Int,
     /// Float param.
@@ -316,6 +321,17 @@ pub enum FieldKind {
     Device,
     /// 60 bits of a handle's digest.
     Digest,
+}
+
+impl FieldKind {
+    /// For an axis or a statistic, the upper bounds of its buckets: `Some(None)` if every size is a bucket.
+    pub fn buckets(&self) -> Option<Option<&[i64]>> {
+        match self {
+            FieldKind::Axis { buckets } => Some(buckets.as_deref()),
+            FieldKind::Statistic { bounds } => Some(Some(bounds)),
+            _ => None,
+        }
+    }
 }
 
 /// One field of a context.

@@ -64,6 +64,9 @@ pub fn fields(operation: &Operation) -> Result<Vec<Field>, String> {
                         FieldKind::Enum(cases.iter().cloned().map(Cow::Owned).collect())
                     }
                 },
+                LayoutKind::Statistic(param) => {
+                    FieldKind::Statistic { bounds: statistic_bounds(operation, param).to_vec().into() }
+                }
                 LayoutKind::Given(_) => FieldKind::Given,
                 LayoutKind::DType(_) => FieldKind::DType,
                 LayoutKind::Strides(_) | LayoutKind::OutputStrides(_) => FieldKind::Strides,
@@ -73,6 +76,11 @@ pub fn fields(operation: &Operation) -> Result<Vec<Field>, String> {
             Field { name: Cow::Owned(field.name), kind, store: store(field.store) }
         })
         .collect())
+}
+
+fn statistic_bounds(operation: &Operation, param: usize) -> &[i64] {
+    let statistic = operation.params.get(param).and_then(|param| param.statistic.as_ref());
+    statistic.map_or(&[], |statistic| &statistic.bounds)
 }
 
 fn store(store: layout::Store) -> Store {
@@ -100,7 +108,7 @@ pub fn context(
     let mut context = Context::blank(Extent::of(layout.iter().map(|field| store(field.store))));
     for (slot, field) in layout.iter().enumerate() {
         let bits = match &field.kind {
-            LayoutKind::Axis(..) | LayoutKind::Param(_) | LayoutKind::Given(_) => {
+            LayoutKind::Axis(..) | LayoutKind::Param(_) | LayoutKind::Statistic(_) | LayoutKind::Given(_) => {
                 match bound.values.get(slot) {
                     Some(lz_schema::expr::Value::Int(value)) => *value as u64,
                     Some(lz_schema::expr::Value::Float(value)) => value.to_bits(),

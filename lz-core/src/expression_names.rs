@@ -90,13 +90,22 @@ pub struct Names {
 }
 
 impl Names {
-    /// Names for the limits of an operation's kernels: axes, params, `given(…)`, dtype variables.
+    /// Names for the limits of an operation's kernels: axes, params, `given(…)`, dtype variables. Not statistics: nothing that a
+    /// kernel requires may depend on a number that callers may omit.
     pub fn of_operation(info: &OperationInfo) -> Names {
+        let mut names = Names::of_fields(info);
+        for field in info.fields.iter().filter(|field| matches!(field.kind, FieldKind::Statistic { .. })) {
+            names.variables.remove(&*field.name);
+        }
+        names
+    }
+
+    fn of_fields(info: &OperationInfo) -> Names {
         let mut names = Names::default();
         for (index, field) in info.fields.iter().enumerate().take(MAX_VALUES) {
             let index = index as u16;
             let ty = match &field.kind {
-                FieldKind::Axis { .. } | FieldKind::Int => Type::Int,
+                FieldKind::Axis { .. } | FieldKind::Statistic { .. } | FieldKind::Int => Type::Int,
                 FieldKind::Float => Type::Float,
                 FieldKind::Bool => Type::Bool,
                 FieldKind::Enum(cases) => Type::enumeration(cases.iter().map(|case| case.to_string())),
@@ -115,9 +124,9 @@ impl Names {
         names
     }
 
-    /// Names for policy conditions: those of the operation, synonyms, device and mode.
+    /// Names for policy conditions: those of the operation, statistics, synonyms, device and mode.
     pub fn of_policy(info: &OperationInfo) -> Names {
-        let mut names = Names::of_operation(info);
+        let mut names = Names::of_fields(info);
         for (synonym, targets) in SYNONYMS {
             let found = targets.iter().find_map(|target| names.variables.get(*target).cloned());
             if let (Some(variable), None) = (found, names.variables.get(synonym)) {

@@ -41,6 +41,7 @@ pub mod recorded;
 pub mod scope_stack;
 pub mod score_mod;
 pub mod spec;
+pub mod statistic;
 pub mod synthetic;
 pub mod tensor;
 

@@ -3,7 +3,7 @@
 
 use lz_schema::DType;
 use lz_schema::expr::{Program, Typed, Value};
-use lz_schema::model::{Input, Kind, Operation, ValueRule};
+use lz_schema::model::{Input, Kind, Measure, Operation, ValueRule};
 
 use crate::args::{Arg, OutArg};
 use crate::check::{Bound, OutputSpec, infer_outputs};
@@ -54,7 +54,9 @@ impl SyntheticCall {
             let dtype = bound.dtype(*bound.pick(schema, &input.dtype)?)?;
             let sizes = bound.sizes(bound.pick(schema, &input.shape)?).ok()?;
             let mut tensor = allocate(&sizes, dtype)?;
-            fill(&mut tensor, input, &bound.values)?;
+            if !fill_by_statistic(&mut tensor, schema, inputs.len(), &bound.values)? {
+                fill(&mut tensor, input, &bound.values)?;
+            }
             inputs.push(Some((tensor, input.read_write)));
         }
         let mut outputs = Vec::with_capacity(schema.outputs.len());
@@ -91,6 +93,24 @@ impl SyntheticCall {
     }
 }
 
+/// Integers that obey the value rule of an input of a call, and have its statistics. `None` if the input has no rule or no
+/// integers obey it.
+pub fn valid_integers(
+    schema: &Operation,
+    input: usize,
+    bound: &Bound,
+    shape: &[i64],
+    dtype: DType,
+) -> Option<Tensor> {
+    let about = schema.inputs.get(input)?;
+    about.values.as_ref().filter(|_| dtype.is_int())?;
+    let mut tensor = Tensor::zeros(shape, dtype).ok()?;
+    if !fill_by_statistic(&mut tensor, schema, input, &bound.values)? {
+        fill(&mut tensor, about, &bound.values)?;
+    }
+    Some(tensor)
+}
+
 /// The axes, dtypes and params that a context stores. A pack counts as one dimension.
 fn bound(operation: &OperationInfo, schema: &Operation, context: &Context) -> Option<Bound> {
     let is_slot = |kind: &FieldKind| {
@@ -110,6 +130,55 @@ fn bound(operation: &OperationInfo, schema: &Operation, context: &Context) -> Op
     };
     let types = schema.types.iter().map(|variable| dtype(&variable.name)).collect();
     (axes.len() == schema.axes.len()).then_some(Bound { axes, packs, types, values })
+}
+
+/// Fills a tensor that a known statistic describes, so that the statistic of its values is the stated one, or the nearest that
+/// values can have. Returns whether there is such a statistic; `None` if no values obey the rule of the input.
+fn fill_by_statistic(
+    tensor: &mut Tensor,
+    schema: &Operation,
+    input: usize,
+    values: &[Value],
+) -> Option<bool> {
+    let params = schema.params.iter().zip(values.iter().skip(schema.axes.len()));
+    let known = params.filter_map(|(param, value)| match (&param.statistic, value) {
+        (Some(statistic), Value::Int(value)) if statistic.of == input && *value >= 0 => {
+            Some((statistic.measure, *value))
+        }
+        _ => None,
+    });
+    let Some((measure, stated)) = known.last() else { return Some(false) };
+    let int = |expression: &Typed| Program::compile(expression).eval_int(values).ok();
+    let rule = schema.inputs.get(input)?.values.as_ref();
+    let shape = Dims::new(tensor.shape())?;
+    match (measure, rule) {
+        (Measure::MaxCount, Some(ValueRule::Between(_, highest))) => {
+            let (different, count) = (int(highest)?.checked_add(1)?, shape.product()?);
+            (different >= 1 || count == 0).then_some(())?;
+            let (others, columns) = ((different - 1).max(1), shape.last().copied().unwrap_or(1).max(1));
+            // The frequent value stands in the first column as long as there are rows, as a value of each row that is not repeated.
+            let is_frequent =
+                |number: i64, column: i64| column * (count / columns) + number / columns < stated;
+            each(tensor, |number, column| match number {
+                _ if is_frequent(number, column) || different <= 1 => 0,
+                number => 1 + number % others,
+            });
+        }
+        (Measure::MaxStep, Some(ValueRule::IndptrOf(total) | ValueRule::IndptrWithin(total))) => {
+            let (total, parts) = (int(total)?, shape.first()? - 1);
+            (parts >= 1 || parts == 0 && total == 0).then_some(())?;
+            let even =
+                |rest: i64, parts: i64, number: i64| if parts == 0 { 0 } else { rest * number / parts };
+            let longest = stated.min(total).max(even(total + parts - 1, parts.max(1), 1).min(total));
+            let longest = if parts <= 1 { total } else { longest };
+            each(tensor, |number, _| match number {
+                0 => 0,
+                number => longest + even(total - longest, parts - 1, number - 1),
+            });
+        }
+        _ => return Some(false),
+    }
+    Some(true)
 }
 
 /// Fills a tensor by its value rule, otherwise with small numbers. `None` if no values obey the rule.

@@ -18,14 +18,21 @@ pub struct Bucket {
 pub(crate) struct BucketForm<'a> {
     /// Flags without device, digests and alignments.
     mask: [u64; FLAG_WORDS],
-    /// Axes by number, with their bucket bounds; without bounds every size is a bucket.
+    /// Axes and statistics by number, with their bucket bounds; without bounds every size is a bucket.
     axes: Vec<(u8, Option<&'a [i64]>)>,
+    /// The words of statistics.
+    statistics: Vec<usize>,
     length: usize,
 }
 
 impl<'a> BucketForm<'a> {
     pub fn new(operation: &'a OperationInfo) -> BucketForm<'a> {
-        let mut form = BucketForm { mask: [0; FLAG_WORDS], axes: Vec::new(), length: FLAG_WORDS };
+        let mut form = BucketForm {
+            mask: [0; FLAG_WORDS],
+            axes: Vec::new(),
+            statistics: Vec::new(),
+            length: FLAG_WORDS,
+        };
         for field in operation.fields.iter() {
             match (field.store, &field.kind) {
                 (Store::Flag { .. }, FieldKind::Device | FieldKind::Digest) => {}
@@ -36,11 +43,15 @@ impl<'a> BucketForm<'a> {
                     }
                     form.mask[usize::from(word) % FLAG_WORDS] |= field_mask << shift;
                 }
-                (Store::Axis(axis), FieldKind::Axis { buckets }) => {
-                    form.length = form.length.max(FLAG_WORDS + usize::from(axis) % MAX_AXES + 1);
-                    form.axes.push((axis, buckets.as_deref()));
+                (Store::Axis(axis), kind) => {
+                    let word = FLAG_WORDS + usize::from(axis) % MAX_AXES;
+                    form.length = form.length.max(word + 1);
+                    form.axes.push((axis, kind.buckets().flatten()));
+                    if matches!(kind, FieldKind::Statistic { .. }) {
+                        form.statistics.push(word);
+                    }
                 }
-                _ => {}
+                (Store::Scalar(_), _) => {}
             }
         }
         form
@@ -63,10 +74,20 @@ impl<'a> BucketForm<'a> {
         }
         bucket
     }
+
+    /// The bucket of the same call without its statistics; `None` if it has none.
+    pub fn without_statistics(&self, bucket: &Bucket) -> Option<Bucket> {
+        let mut without = *bucket;
+        for word in &self.statistics {
+            // The first bucket is that of an unknown statistic.
+            *without.words.get_mut(*word)? = 0;
+        }
+        (without != *bucket).then_some(without)
+    }
 }
 
 impl Bucket {
-    /// The bucket of a call: its flags without device, digests and alignments, then one word per axis.
+    /// The bucket of a call: its flags without device, digests and alignments, then one word per axis and statistic.
     pub fn of(operation: &OperationInfo, context: &Context) -> Bucket {
         BucketForm::new(operation).of(context)
     }

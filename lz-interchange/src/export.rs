@@ -175,7 +175,9 @@ impl<'a> Exporter<'a> {
         let operation = self.operation;
         let memory = operation.definition.as_ref();
         let tensors = (0..operation.inputs.len()).map(Stated::Input);
-        let scalars = (0..operation.params.len()).filter(|at| self.case(*at).is_none()).map(Stated::Param);
+        // A statistic belongs to selection, which the format knows nothing of.
+        let scalars =
+            (0..operation.kernel_params().count()).filter(|at| self.case(*at).is_none()).map(Stated::Param);
         let ordered: Vec<Stated> = tensors.chain(scalars).collect();
         let inputs = self.arguments(memory.map(|memory| &memory.inputs), &ordered, false)?;
         let made = (0..operation.outputs.len()).map(Stated::Output);

@@ -14,6 +14,7 @@ mod expressions;
 mod names;
 mod params;
 mod shapes;
+mod statistics;
 mod symbols;
 mod types;
 mod workloads;
@@ -55,6 +56,7 @@ impl Checker<'_> {
         let mut types = self.types(raw);
         let params = self.params(raw);
         let inputs = self.inputs(raw, &types);
+        self.statistics(raw, &types, &params, &inputs);
         let outputs = self.outputs(raw, &inputs);
         let constraints = self.constraints(raw);
         self.bind_axes(&mut axes, &inputs);

@@ -150,6 +150,11 @@ impl DType {
                 | DType::F4E2M1x2
         )
     }
+
+    /// Whether values are integers.
+    pub const fn is_int(self) -> bool {
+        !self.is_float() && !matches!(self, DType::Bool)
+    }
 }
 
 impl fmt::Display for DType {

@@ -6,7 +6,7 @@ use crate::model::{Kind, Operation, ParamType, Select, Slot};
 
 /// Number of flag words in a context.
 pub const FLAG_WORDS: u32 = 4;
-/// Maximum number of axes in a context.
+/// Maximum number of axes and statistics in a context.
 pub const MAX_AXES: usize = 16;
 /// Maximum number of numeric params in a context.
 pub const MAX_SCALARS: usize = 12;
@@ -39,6 +39,8 @@ pub enum FieldKind {
     Axis(usize, Select),
     /// Param, by index.
     Param(usize),
+    /// Param that is a statistic, by index; stored behind the axes.
+    Statistic(usize),
     /// `given(input)`, by input index.
     Given(usize),
     /// Dtype variable, by index.
@@ -65,7 +67,7 @@ pub enum Store {
         /// Number of bits.
         bits: u32,
     },
-    /// Axis number.
+    /// Axis or statistic, by number.
     Axis(usize),
     /// Numeric param number.
     Scalar(usize),
@@ -75,12 +77,17 @@ pub enum Store {
 pub fn context_layout(operation: &Operation) -> Result<Vec<FieldLayout>, String> {
     let mut packer = Packer::default();
     let mut fields = Vec::new();
-    let mut scalars = 0;
+    let (mut axes, mut scalars) = (operation.axes.len(), 0);
     for slot in operation.slots() {
         let (name, kind, store) = match slot {
             Slot::Axis(axis) => {
                 let definition = &operation.axes[axis];
                 (definition.name.clone(), FieldKind::Axis(axis, definition.select.clone()), Store::Axis(axis))
+            }
+            Slot::Param(param) if operation.params[param].statistic.is_some() => {
+                axes += 1;
+                let name = operation.params[param].name.clone();
+                (name, FieldKind::Statistic(param), Store::Axis(axes - 1))
             }
             Slot::Param(param) => {
                 let definition = &operation.params[param];
@@ -130,8 +137,8 @@ pub fn context_layout(operation: &Operation) -> Result<Vec<FieldLayout>, String>
         kind: FieldKind::Device,
         store: packer.take(PLACE_BITS)?,
     });
-    if operation.axes.len() > MAX_AXES {
-        return Err(format!("an operation may have at most {MAX_AXES} axes"));
+    if axes > MAX_AXES {
+        return Err(format!("an operation may have at most {MAX_AXES} axes and statistics"));
     }
     if scalars > MAX_SCALARS {
         return Err(format!("an operation may have at most {MAX_SCALARS} numeric params"));

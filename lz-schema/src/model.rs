@@ -297,8 +297,30 @@ pub struct Param {
     pub range: Option<Typed>,
     /// The range as written.
     pub range_text: String,
+    /// What it measures, if it is a statistic: a number that affects which kernel is selected and nothing else.
+    pub statistic: Option<Statistic>,
     /// One sentence.
     pub doc: String,
+}
+
+/// A statistic of an input's values on which the speed of kernels depends. −1 means that it is unknown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Statistic {
+    /// Index into `inputs`.
+    pub of: usize,
+    /// What it measures.
+    pub measure: Measure,
+    /// Upper bounds of its buckets, ascending; the first is −1, the bucket of an unknown statistic.
+    pub bounds: Vec<i64>,
+}
+
+/// What a statistic measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Measure {
+    /// How often the most frequent value that is not negative occurs.
+    MaxCount,
+    /// The largest difference of adjacent values of a vector.
+    MaxStep,
 }
 
 /// The type of a parameter.
@@ -448,6 +470,11 @@ impl Operation {
             .chain((0..self.params.len()).map(Slot::Param))
             .chain(given.map(|(index, _)| Slot::Given(index)))
             .collect()
+    }
+
+    /// The params that kernels in Python receive: all but the statistics, which stand behind the others.
+    pub fn kernel_params(&self) -> impl Iterator<Item = &Param> {
+        self.params.iter().take_while(|param| param.statistic.is_none())
     }
 
     /// The operation's name with underscores instead of dots, for functions and files.

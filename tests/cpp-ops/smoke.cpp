@@ -506,6 +506,15 @@ void policy() {
     }
     CHECK(shown);
     CHECK(engine.operations().size() > 30);
+    const std::vector<std::int32_t> experts{0, 2, -1, 2, 2, 1};
+    const lz::TensorView indices(std::span(experts), {3, 2});
+    CHECK(engine.statistic("moe.experts", "max_expert_load", indices) == 3);
+    try {
+        (void)engine.statistic("moe.experts", "load", indices);
+        CHECK(!"an unknown statistic must be rejected");
+    } catch (const lz::ValidationError &error) {
+        CHECK(std::string(error.what()).find("max_expert_load") != std::string::npos);
+    }
     try {
         (void)lz::Engine::open("/no/such/layerzero.yaml");
         CHECK(!"a missing file must be an error");

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lz_core::Error;
+use lz_core::{Error, TensorView, statistic};
 use lz_engine::policy::layer::SettingInput;
-use lz_plugin::abi::{ABI_MAJOR, ABI_MINOR};
+use lz_plugin::abi::{self, ABI_MAJOR, ABI_MINOR};
 
 use crate::call::{Failure, guarded};
 use crate::data;
@@ -122,6 +122,31 @@ pub fn engine_kernels(engine: &Engine) -> Vec<data::KernelInfo> {
             version: entry.spec.version.clone(),
         })
         .collect()
+}
+
+/// The statistic that a param of an operation takes, measured on a tensor.
+///
+/// # Safety
+/// `tensor` is the address of an `lz_tensor` that describes valid memory during the call.
+pub unsafe fn engine_statistic(
+    engine: &Engine,
+    operation: &str,
+    param: &str,
+    tensor: usize,
+    value: &mut i64,
+) -> *mut Failure {
+    guarded(|| {
+        let info = engine.inner.registry().find_operation(operation)?;
+        let mut view = TensorView::empty();
+        // SAFETY: promised by the caller.
+        let described = unsafe { abi::tensor(param, tensor as *const abi::Tensor, &mut view) };
+        let measured = described.and_then(|()| statistic::of_param(info.schema(), param, &view));
+        *value = measured.map_err(|reason| Error::Validation {
+            operation: info.name.to_string(),
+            reasons: vec![reason],
+        })?;
+        Ok(())
+    })
 }
 
 /// All configuration values, each with its source.

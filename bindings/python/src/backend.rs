@@ -59,7 +59,7 @@ fn register_descriptor(
             }
             continue;
         }
-        let params = info.schema().params.iter().map(|param| param.name.as_str());
+        let params = info.schema().kernel_params().map(|param| param.name.as_str());
         let hosted = PythonKernel::new(&function, spec.writes_into_output, params)?;
         registered.push((spec.id.clone(), spec.operation.clone()));
         let compiler = compile

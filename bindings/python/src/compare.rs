@@ -19,7 +19,7 @@ impl CompareResults for PythonResults {
             let module = py.import("layerzero._reload").ok()?;
             let function = hosted.find(py).ok()?;
             let keeping = module.getattr("keeping_results").ok()?.call1((function, &kept)).ok()?;
-            let params = operation.schema().params.iter().map(|param| param.name.as_str());
+            let params = operation.schema().kernel_params().map(|param| param.name.as_str());
             // Without `out`, so that there is a result to keep; the caller's `out` is filled from it.
             let kernel = PythonKernel::new(&keeping, false, params).ok()?;
             let entry = KernelEntry { kernel: std::sync::Arc::new(kernel), ..entry.clone() };

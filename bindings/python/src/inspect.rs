@@ -2,14 +2,14 @@
 //!
 //! Inspection is not performance-critical, so one function with dynamic arguments serves all operations.
 
-use lz_core::{Context, OperationInfo, ReasonCode, check, dynamic};
+use lz_core::{Context, OperationInfo, ReasonCode, check, dynamic, synthetic};
 use lz_engine::{Engine, Explanation};
 use lz_schema::model::{Alias, Constant, Operation, ParamType};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 
-use crate::arguments::{as_args, borrow_arguments, match_arguments, texts};
+use crate::arguments::{BorrowedArgument, as_args, borrow_arguments, match_arguments, texts};
 use crate::call::Frame;
 use crate::engine::engine;
 use crate::error::raise;
@@ -122,6 +122,43 @@ pub fn context<'py>(
     let args = as_args(schema, &borrowed, &strings);
     let bound = check::check_call(schema, &args, None).map_err(|error| raise(py, &error))?;
     dynamic::context(schema, &bound, &args, None).map_err(|error| raise(py, &error))
+}
+
+/// The bytes of values that the operation allows, for each tensor of integers whose values it restricts. Empty if the call is
+/// invalid for another reason, which the call itself reports.
+#[pyfunction]
+#[pyo3(signature = (operation_name, /, **keywords))]
+fn valid_integers<'py>(
+    py: Python<'py>,
+    operation_name: &str,
+    keywords: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    for (info, alias) in targets(operation_name)? {
+        let schema = info.schema();
+        let all = keywords.map_or_else(|| Ok(PyDict::new(py)), |given| given.copy())?;
+        if let Some(alias) = alias {
+            for (param, value) in fixed(py, schema, alias)? {
+                all.set_item(param, value)?;
+            }
+        }
+        let (objects, _) = match_arguments(py, info, &PyTuple::empty(py), Some(&all))?;
+        let mut frame = Frame::new(py, info, Selection::Select);
+        let borrowed = borrow_arguments(&mut frame, &objects)?;
+        let strings = texts(&borrowed);
+        let args = as_args(schema, &borrowed, &strings);
+        let Ok(bound) = check::check_planned_call(schema, &args, None) else { continue };
+        for (at, (input, argument)) in schema.inputs.iter().zip(&borrowed).enumerate() {
+            let BorrowedArgument::Tensor(tensor) = argument else { continue };
+            let view = tensor.view();
+            let values = synthetic::valid_integers(schema, at, &bound, view.shape(), view.dtype());
+            if let Some(values) = values {
+                found.set_item(&input.name, PyBytes::new(py, values.bytes()))?;
+            }
+        }
+        break;
+    }
+    Ok(found)
 }
 
 /// The engine of this process, or one with this device and these backends.
@@ -249,6 +286,7 @@ fn operation_targets<'py>(py: Python<'py>, name: &str) -> PyResult<Vec<(&'static
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(which, module)?)?;
     module.add_function(wrap_pyfunction!(explain, module)?)?;
+    module.add_function(wrap_pyfunction!(valid_integers, module)?)?;
     module.add_function(wrap_pyfunction!(unknown_function, module)?)?;
     module.add_function(wrap_pyfunction!(operation_targets, module)?)?;
     module.add_class::<PyExplanation>()

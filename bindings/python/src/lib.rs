@@ -39,6 +39,7 @@ mod selection;
 mod serve;
 mod simulate;
 mod split;
+mod statistics;
 mod telemetry;
 mod tensor;
 mod text;
@@ -85,6 +86,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     reload::add(module)?;
     results::add(module)?;
     health::add(module)?;
+    statistics::add(module)?;
     backend::add(module)?;
     block::add(module)?;
     decisions::add(module)?;

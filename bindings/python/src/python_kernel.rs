@@ -110,7 +110,7 @@ impl PythonKernel {
         })
     }
 
-    /// Calls the function or its replacement.
+    /// Calls the function or its replacement. Params behind those that it has names for are statistics, which it does not get.
     pub fn call<'py>(
         &self,
         py: Python<'py>,
@@ -120,6 +120,7 @@ impl PythonKernel {
         out: Argument<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let inputs = self.taken(py, inputs, Option::is_some)?;
+        let params = params.get(..self.names.bind(py).len()).unwrap_or(params);
         let mut arguments = [const { MaybeUninit::<*mut ffi::PyObject>::uninit() }; MAX_ARGUMENTS];
         if inputs.len() + params.len() + 1 > MAX_ARGUMENTS {
             let message = format!("a Python kernel takes fewer than {MAX_ARGUMENTS} arguments");

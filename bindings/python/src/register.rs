@@ -144,7 +144,7 @@ fn function_entry(
     if worker::is_isolated(py, Origin::Module(&module), &spec.backend)? {
         return worker::remote_function(function, spec, info);
     }
-    let params = info.schema().params.iter().map(|param| param.name.as_str());
+    let params = info.schema().kernel_params().map(|param| param.name.as_str());
     let hosted = PythonKernel::new(function, spec.writes_into_output, params)?;
     Ok(KernelEntry::new(spec, hosted).of(info))
 }
@@ -195,7 +195,7 @@ fn unregister_backend(backend: &str) -> PyResult<()> {
 fn kernel_signature(operation_name: &str) -> PyResult<(Vec<&'static str>, Vec<&'static str>, bool, usize)> {
     let schema = operation(operation_name)?.schema();
     let inputs = signature_order(schema).into_iter().map(|at| schema.inputs[at].name.as_str()).collect();
-    let params = schema.params.iter().map(|param| param.name.as_str()).collect();
+    let params = schema.kernel_params().map(|param| param.name.as_str()).collect();
     let takes_out =
         !schema.outputs.is_empty() && schema.outputs.iter().all(|output| !output.is_dynamic(schema));
     let required = schema.inputs.iter().filter(|input| input.optional.is_none()).count();

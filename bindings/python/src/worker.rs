@@ -303,7 +303,7 @@ impl Served {
             inputs.append(self.input(py, args.get(at).unwrap_or(&Arg::Absent))?)?;
         }
         let params = PyDict::new(py);
-        for (param, arg) in schema.params.iter().zip(args.iter().skip(schema.inputs.len())) {
+        for (param, arg) in schema.kernel_params().zip(args.iter().skip(schema.inputs.len())) {
             let Arg::Value(value) = arg else { continue };
             match (value, &param.ty) {
                 (Value::Int(value), _) => params.set_item(&param.name, value)?,

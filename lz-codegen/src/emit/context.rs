@@ -32,7 +32,9 @@ pub fn tokens(operation: &Operation, specializations: &[&Operation]) -> TokenStr
                 };
                 (&mut flags, word as usize, quote! { #value << #shift })
             }
-            Store::Axis(axis) if operation.axes[axis].dynamic => (&mut axes, axis, quote! { 0 }),
+            Store::Axis(axis) if operation.axes.get(axis).is_some_and(|axis| axis.dynamic) => {
+                (&mut axes, axis, quote! { 0 })
+            }
             Store::Axis(axis) => (&mut axes, axis, quote! { #value as u64 }),
             Store::Scalar(scalar) => (&mut scalars, scalar, value),
         };
@@ -131,6 +133,14 @@ fn table_row(operation: &Operation, field: &FieldLayout) -> TokenStream {
     match field.store {
         Store::Axis(index) => {
             let index = Literal::usize_unsuffixed(index);
+            let of_statistic = match &field.kind {
+                FieldKind::Statistic(param) => operation.params[*param].statistic.as_ref(),
+                _ => None,
+            };
+            if let Some(statistic) = of_statistic {
+                let bounds = statistic.bounds.iter().map(|bound| Literal::i64_unsuffixed(*bound));
+                return quote! { lz::Field::statistic(#name, #index, &[#(#bounds),*]) };
+            }
             let buckets = match &field.kind {
                 FieldKind::Axis(_, Select::Ignored) => quote! { Some(&[]) },
                 FieldKind::Axis(_, Select::Bucket(bounds)) => {
@@ -163,6 +173,7 @@ fn table_row(operation: &Operation, field: &FieldLayout) -> TokenStream {
 fn field_kind(operation: &Operation, kind: &FieldKind) -> Ident {
     ident(match kind {
         FieldKind::Axis(..) => "Axis",
+        FieldKind::Statistic(_) => "Statistic",
         FieldKind::Param(param) => match &operation.params[*param].ty {
             ParamType::Int => "Int",
             ParamType::F32 | ParamType::F64 => "Float",
@@ -184,7 +195,7 @@ fn raw_value(operation: &Operation, kind: &FieldKind) -> TokenStream {
             let field = ident(&operation.axes[*axis].name);
             quote! { self.axes.#field }
         }
-        FieldKind::Param(param) => {
+        FieldKind::Param(param) | FieldKind::Statistic(param) => {
             let definition = &operation.params[*param];
             let field = ident(&definition.name);
             match definition.ty {

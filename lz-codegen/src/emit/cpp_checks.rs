@@ -158,7 +158,7 @@ fn descriptor(operation: &Operation) -> String {
             _ => &[],
         });
     let optional = operation.inputs.iter().filter(|input| input.optional.is_some());
-    let params = operation.params.iter().filter(|param| param.default.is_some() && param.name != "layout");
+    let params = operation.kernel_params().filter(|param| param.default.is_some() && param.name != "layout");
     format!(
         "{{\"schema_version\": \"1.0\", \"backend\": \"echo\", \"backend_version\": \"1\", \"platform\": \"cpu\", \"ops\": {{\"{}\": \
          [{{\"kernel_id\": \"echo.{}\", \"dtypes\": [{dtypes}], \"dtypes_by_variable\": {{{}}}, \"requires_layouts\": [\"any\"], \

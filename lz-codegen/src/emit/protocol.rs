@@ -34,10 +34,10 @@ fn protocol(text: &mut String, operation: &Operation) {
         parameters.push(format!("{}: {ty}", input.name));
     }
     parameters.push("/".to_owned());
-    if !operation.params.is_empty() {
+    if operation.kernel_params().next().is_some() {
         parameters.push("*".to_owned());
     }
-    for param in &operation.params {
+    for param in operation.kernel_params() {
         let ty = match &param.ty {
             ParamType::Int => "int".to_owned(),
             ParamType::F32 | ParamType::F64 => "float".to_owned(),

@@ -137,13 +137,13 @@ fn specialized(
     })
 }
 
-/// The names that limits may use: axes, params, dtype variables and `given(input)`, as in the engine's registry.
+/// The names that limits may use: axes, params but statistics, dtype variables and `given(input)`, as in the engine's registry.
 fn scope(operation: &Operation) -> VariableTable {
     let mut table = VariableTable::new();
     for axis in operation.axes.iter().filter(|axis| !axis.dynamic) {
         table.add(axis.name.as_str(), Type::Int);
     }
-    for param in &operation.params {
+    for param in operation.kernel_params() {
         let ty = match &param.ty {
             ParamType::Int => Type::Int,
             ParamType::F32 | ParamType::F64 => Type::Float,

@@ -15,6 +15,12 @@ impl Field {
         Field { name: Cow::Borrowed(name), kind, store: Store::Axis(index) }
     }
 
+    /// A statistic of values with these bounds of buckets.
+    pub const fn statistic(name: &'static str, index: u8, bounds: &'static [i64]) -> Field {
+        let kind = FieldKind::Statistic { bounds: Cow::Borrowed(bounds) };
+        Field { name: Cow::Borrowed(name), kind, store: Store::Axis(index) }
+    }
+
     /// A numeric parameter.
     pub const fn scalar(name: &'static str, kind: FieldKind, index: u8) -> Field {
         Field { name: Cow::Borrowed(name), kind, store: Store::Scalar(index) }

@@ -75,7 +75,7 @@ pub(super) fn limits(operation: &Operation, kernel: &KernelCapabilities, fixed: 
             limits.push(Limit { check: format!("not given({})", input.name), code });
         }
     }
-    for param in &operation.params {
+    for param in operation.kernel_params() {
         if COVERED_ELSEWHERE.contains(&param.name.as_str()) || fixed.contains(&param.name.as_str()) {
             continue;
         }

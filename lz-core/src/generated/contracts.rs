@@ -1247,7 +1247,7 @@ pub mod dispatch_table_v1 {
         pub schema: ::std::option::Option<::std::string::String>,
         ///Version of this contract.
         pub schema_version: DispatchTableSchemaVersion,
-        ///Ascending upper bounds by size name: an axis of the operations, or `seq_len`, `batch`, `heads` and similar.
+        ///Ascending upper bounds by size name: an axis or a statistic of the operations, or `seq_len`, `batch`, `heads` and similar. -1 is a statistic that is unknown.
         pub shape_buckets: ::std::collections::BTreeMap<
             ::std::string::String,
             ::std::vec::Vec<i64>,

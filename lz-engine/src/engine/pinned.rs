@@ -52,10 +52,12 @@ impl Pinned {
         self.transforms
     }
 
-    /// How a call differs from the planned one. Strides may differ.
+    /// How a call differs from the planned one. Strides and statistics may differ: they change the speed of a kernel at most.
     fn differences(&self, context: &Context) -> Vec<Reason> {
         let differs = |field: &&Field| self.context.raw(field.store) != context.raw(field.store);
-        let fields = self.operation.fields.iter().filter(|field| field.kind != FieldKind::Strides);
+        let is_fixed =
+            |field: &&Field| !matches!(field.kind, FieldKind::Strides | FieldKind::Statistic { .. });
+        let fields = self.operation.fields.iter().filter(is_fixed);
         let reasons = fields.filter(differs).map(|field| {
             let (planned, found) = (text(field, &self.context), text(field, context));
             let reason = Reason::new(ReasonCode::PlanMismatch)
@@ -74,7 +76,7 @@ impl Pinned {
 fn text(field: &Field, context: &Context) -> String {
     let raw = context.raw(field.store);
     match &field.kind {
-        FieldKind::Axis { .. } | FieldKind::Int => (raw as i64).to_string(),
+        FieldKind::Axis { .. } | FieldKind::Statistic { .. } | FieldKind::Int => (raw as i64).to_string(),
         FieldKind::Float => f64::from_bits(raw).to_string(),
         FieldKind::Bool | FieldKind::Given => (raw != 0).to_string(),
         FieldKind::Enum(cases) => cases.get(raw as usize).map(ToString::to_string).unwrap_or_default(),

@@ -375,6 +375,7 @@ fn call_fields(operation: &OperationInfo, context: &Context) -> Vec<CallField> {
     for field in operation.fields.iter() {
         let kind = match field.kind {
             FieldKind::Axis { .. } => "axis",
+            FieldKind::Statistic { .. } => "statistic",
             FieldKind::Int | FieldKind::Float | FieldKind::Bool | FieldKind::Enum(_) => "param",
             FieldKind::Given => "given",
             FieldKind::DType => "dtype",

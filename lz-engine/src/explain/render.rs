@@ -36,7 +36,10 @@ impl Explanation {
             }
         }
         write!(f, "  {}", dtypes.join(" "))?;
-        let params = self.call.iter().filter(|one| one.kind == "param" || one.kind == "given");
+        let params = self.call.iter().filter(|one| match one.kind {
+            "statistic" => one.value != "-1",
+            kind => kind == "param" || kind == "given",
+        });
         let params_text: Vec<String> =
             params
                 .filter(|one| one.value != "false")

@@ -330,7 +330,7 @@ impl OperationTable {
         self.prefilter = builder.finish(never);
     }
 
-    fn all_parts<'a>(&'a self, registry: &'a Registry) -> impl Iterator<Item = &'a Part> {
+    pub fn all_parts<'a>(&'a self, registry: &'a Registry) -> impl Iterator<Item = &'a Part> {
         let kernels = self.candidates.iter().filter_map(move |candidate| registry.compiled(candidate.kernel));
         let limits = kernels.flat_map(|kernel| &kernel.limits).flat_map(|limit| &limit.parts);
         let rules = self.rules.iter().flat_map(|rule| &rule.condition.parts);
@@ -364,15 +364,14 @@ impl OperationTable {
         let mut cuts: Vec<Option<Vec<i64>>> = Vec::new();
         let mut axis_of_field = vec![None; self.info.fields.len()];
         for (index, field) in self.info.fields.iter().enumerate() {
-            match (&field.kind, field.store) {
-                (FieldKind::Axis { buckets }, Store::Axis(axis)) => {
+            match (field.kind.buckets(), field.store) {
+                (Some(buckets), Store::Axis(axis)) => {
                     let axis = usize::from(axis) % MAX_AXES;
                     if cuts.len() <= axis {
                         cuts.resize(axis + 1, Some(Vec::new()));
                     }
                     axis_of_field[index] = Some(axis);
                     cuts[axis] = buckets
-                        .as_ref()
                         .map(|bounds| bounds.iter().filter_map(|bound| bound.checked_add(1)).collect());
                     if buckets.is_some() && index < MAX_VALUES {
                         self.varying |= 1 << index;

@@ -5,6 +5,7 @@
 
 use serde::Serialize;
 
+use crate::bucket::Bucket;
 use crate::compiled::Facts;
 use crate::evidence::{EvidenceQuery, KernelEvidence, Measured};
 use crate::policy::JitPolicy;
@@ -85,7 +86,9 @@ impl<'a> PerfTerms<'a> {
         }
         if let Some(stored) = evidence.stored() {
             let prepared = call.snapshot.prepared(stored, call.table);
-            let rows = prepared.and_then(|prepared| prepared.find(device, call.bucket.words()));
+            let find = |bucket: &Bucket| prepared.and_then(|prepared| prepared.find(device, bucket.words()));
+            let rows =
+                find(&call.bucket).or_else(|| find(&call.table.bucket.without_statistics(&call.bucket)?));
             let Some(rows) = rows else { return PerfTerms::None };
             if let Some((points, left)) = rows.now(stored) {
                 return PerfTerms::Prepared { points, left };
@@ -130,17 +133,21 @@ pub(crate) fn measured(call: &Call<'_>) -> Vec<Option<Measured>> {
     if !call.snapshot.level.allows_scoring() {
         return Vec::new();
     }
-    let question = EvidenceQuery {
-        operation: call.table.info,
-        context: call.context,
-        bucket: call.bucket.words(),
-        device,
+    let of_bucket = |bucket: &Bucket| {
+        let (operation, context) = (call.table.info, call.context);
+        let question = EvidenceQuery { operation, context, bucket: bucket.words(), device };
+        let mut all = Vec::new();
+        evidence.findings(&question, &mut |finding| {
+            merge_finding(&mut all, call.table, &call.snapshot.registry, finding);
+        });
+        all
     };
-    let mut all = Vec::new();
-    evidence.findings(&question, &mut |finding| {
-        merge_finding(&mut all, call.table, &call.snapshot.registry, finding);
-    });
-    all
+    let own = of_bucket(&call.bucket);
+    if !own.is_empty() {
+        return own;
+    }
+    // Where nothing was measured for a statistic, the measurements without it count.
+    call.table.bucket.without_statistics(&call.bucket).map(|bucket| of_bucket(&bucket)).unwrap_or_default()
 }
 
 /// Stores a finding if it matches a registered kernel version and no finding with higher confidence is stored.

@@ -15,6 +15,9 @@ use lz_core::tensor::Device;
 /// Larger than any size, and still exact in every JSON reader.
 const ANY_SIZE: i64 = (1 << 53) - 1;
 
+/// The value of a statistic that is unknown.
+const UNKNOWN: i64 = -1;
+
 /// Maximum number of combinations of exact sizes per `Work`.
 const MAX_GRIDS: u64 = 4096;
 
@@ -116,11 +119,12 @@ pub(super) fn of(work: &Work, table: &OperationTable, registry: &Registry) -> Re
     let operation = work.operation;
     let read = table.scalars_read(registry);
     for (axis, sizes) in &work.ranges {
-        let known = operation.field(axis).is_some_and(|field| matches!(field.kind, FieldKind::Axis { .. }));
-        if !known {
-            return Err(format!("{} has no axis `{axis}`", operation.name));
-        }
-        if sizes.is_empty() || *sizes.start() < 0 {
+        let lowest = match operation.field(axis).map(|field| &field.kind) {
+            Some(FieldKind::Axis { .. }) => 0,
+            Some(FieldKind::Statistic { .. }) => UNKNOWN,
+            _ => return Err(format!("{} has no axis `{axis}`", operation.name)),
+        };
+        if sizes.is_empty() || *sizes.start() < lowest {
             return Err(format!("{}: the range of `{axis}` is empty or negative", operation.name));
         }
     }
@@ -142,13 +146,22 @@ pub(super) fn of(work: &Work, table: &OperationTable, registry: &Registry) -> Re
                 let word = (field.name.to_string(), expression_names::show(field, &work.context));
                 grids.iter_mut().for_each(|grid| grid.words.push(word.clone()));
             }
-            (FieldKind::Axis { buckets }, Store::Axis(number)) => {
+            // A table that is solved without a statistic answers for every value of it, unless a rule distinguishes them.
+            (FieldKind::Statistic { .. }, Store::Axis(_))
+                if index < MAX_VALUES
+                    && work.context.raw(field.store) as i64 == UNKNOWN
+                    && !work.ranges.iter().any(|(axis, _)| *axis == field.name)
+                    && !table.all_parts(registry).any(|part| part.reads & (1 << index) != 0) => {}
+            (kind, Store::Axis(number)) => {
+                let buckets = kind.buckets().flatten();
+                let is_statistic = matches!(kind, FieldKind::Statistic { .. });
                 let own = work.context.raw(field.store) as i64;
                 let range = work.ranges.iter().find(|(axis, _)| *axis == field.name).map(|(_, sizes)| sizes);
                 let name = field.name.as_ref();
                 match (buckets, table.axes.get(usize::from(number))) {
                     (Some(buckets), Some(AxisCells::Cut(cuts))) => {
-                        let cut = cut(cuts, buckets, own, range);
+                        let smallest = if is_statistic { UNKNOWN } else { 1.min(own) };
+                        let cut = cut(cuts, buckets, own, smallest, range);
                         if let Some((lowest, samples)) = cut {
                             let bounds = samples.iter().map(|(bound, _)| *bound).collect();
                             let sizes = Sizes { axis: name.to_owned(), lowest, bounds };
@@ -170,10 +183,16 @@ pub(super) fn of(work: &Work, table: &OperationTable, registry: &Registry) -> Re
 /// The cells of an axis: its lowest size, and an upper bound and a representative size of each. `None` if all sizes are alike.
 type Cut = (Option<i64>, Vec<(i64, i64)>);
 
-fn cut(cuts: &[i64], buckets: &[i64], own: i64, range: Option<&RangeInclusive<i64>>) -> Option<Cut> {
+fn cut(
+    cuts: &[i64],
+    buckets: &[i64],
+    own: i64,
+    smallest: i64,
+    range: Option<&RangeInclusive<i64>>,
+) -> Option<Cut> {
     let (lowest, highest) = match (range, buckets.last()) {
         (Some(range), _) => (Some(*range.start()), *range.end()),
-        (None, Some(last)) => (Some(1.min(own)), own.max(*last)),
+        (None, Some(last)) => (Some(smallest), own.max(*last)),
         // No buckets: all sizes are covered, and only limits divide them.
         (None, None) => (None, ANY_SIZE),
     };

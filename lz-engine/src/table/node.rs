@@ -77,7 +77,7 @@ impl Word {
         let raw = match (&field.kind, value) {
             // Only used by absent inputs.
             (FieldKind::DType, "none") => 0,
-            (FieldKind::Axis { .. }, _) => value.parse::<i64>().ok()? as u64,
+            (FieldKind::Axis { .. } | FieldKind::Statistic { .. }, _) => value.parse::<i64>().ok()? as u64,
             (FieldKind::DType, _) => return Word::dtype(info, name, value),
             (FieldKind::Bool | FieldKind::Given, "true") => 1,
             (FieldKind::Bool | FieldKind::Given, "false") => 0,
@@ -124,7 +124,7 @@ pub(super) fn size(info: &OperationInfo, name: &str) -> Option<Store> {
     let common = if name == "batch" { "batch_size" } else { name };
     let variable = names.variable(name).or_else(|| names.variable(common))?;
     let field = info.fields.get(usize::from(variable.index))?;
-    matches!(field.kind, FieldKind::Axis { .. }).then_some(field.store)
+    field.kind.buckets().map(|_| field.store)
 }
 
 /// Restricts a tree to calls for which all words hold.

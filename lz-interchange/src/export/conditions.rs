@@ -41,7 +41,7 @@ impl Exporter<'_> {
                 texts.push(self.condition(&constraint.check));
             }
         }
-        for (at, param) in self.operation.params.iter().enumerate() {
+        for (at, param) in self.operation.kernel_params().enumerate() {
             if let (Some(range), None) = (&param.range, self.case(at)) {
                 texts.push(self.condition(range));
             }

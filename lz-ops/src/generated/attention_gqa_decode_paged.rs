@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_DECODE_PAGED: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.decode.paged",
     1,
-    "be18085bf936a862599e78681b8711b6b45a8a4cd82c1e132a5854582a09ee9a",
+    "52196d5e040eafa96867686d92e1a45a0cc7873e5bb251a9a5412f6c714825c1",
     "schemas/ops/attention/gqa/decode.paged.yaml",
     include_str!("../../schemas/ops/attention/gqa/decode.paged.yaml"),
     &FIELDS,
@@ -46,6 +46,8 @@ pub struct AttentionGqaDecodePagedArguments<'a, const NUMBER: u8> {
     pub return_lse: Option<bool>,
     /// Order of the dimensions of the caches. Default: `NHD`.
     pub layout: Option<AttentionGqaDecodePagedLayout>,
+    /// Number of pages of the longest request. Default: `-1`.
+    pub max_pages: Option<i64>,
 }
 
 /// One decode step of grouped-query attention over a paged cache.
@@ -81,9 +83,9 @@ lz::arguments!(
     required(q: tensor, k_cache: tensor, v_cache: tensor, kv_indptr: tensor, kv_indices: tensor,
         kv_last_page_len: tensor);
     optional(alibi_slopes: tensor, sinks: tensor, window_left: i64, soft_cap: f32, sm_scale: f32,
-        return_lse: bool, layout: AttentionGqaDecodePagedLayout);
+        return_lse: bool, layout: AttentionGqaDecodePagedLayout, max_pages: i64);
     order(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left,
-        soft_cap, sm_scale, return_lse, layout)
+        soft_cap, sm_scale, return_lse, layout, max_pages)
 );
 
 lz::axes!(AttentionGqaDecodePagedAxes: batch, heads, kv_heads, head_dim, num_pages, page_size, num_indices);
@@ -93,7 +95,7 @@ lz::checked_call!(
         AttentionGqaDecodePagedAxes, AttentionGqaDecodePagedCall;
     inputs(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks);
     params(window_left: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
-        layout: AttentionGqaDecodePagedLayout);
+        layout: AttentionGqaDecodePagedLayout, max_pages: i64);
     dtypes(dtype_t = "T");
 );
 
@@ -185,9 +187,11 @@ impl<'a> AttentionGqaDecodePaged<'a> {
             }
         };
         let return_lse = self.return_lse.unwrap_or(false);
+        let max_pages = self.max_pages.unwrap_or(-1);
         lz::holds(window_left >= -1i64 && window_left <= 2147483647i64)?;
         lz::holds(f64::from(soft_cap) >= 0.0f64)?;
         lz::holds(f64::from(sm_scale) > 0.0f64)?;
+        lz::holds(max_pages >= -1i64)?;
         if let Some(view) = &self.alibi_slopes {
             lz::broadcasts(view, &lz::sizes!((axes), [batch, heads]))?;
         }
@@ -223,6 +227,7 @@ impl<'a> AttentionGqaDecodePaged<'a> {
                         sm_scale,
                         return_lse,
                         layout,
+                        max_pages,
                         dtype_t: lz::DType::from_number(dtype_t),
                     }),
                 ),
@@ -230,7 +235,7 @@ impl<'a> AttentionGqaDecodePaged<'a> {
     }
 }
 
-static FIELDS: [lz::Field; 26] = [
+static FIELDS: [lz::Field; 27] = [
     lz::Field::axis("batch", 0, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("kv_heads", 2, None),
@@ -243,6 +248,7 @@ static FIELDS: [lz::Field; 26] = [
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 2),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 0, 1),
     lz::Field::cases("layout", AttentionGqaDecodePagedLayout::CASES, 0, 1, 5),
+    lz::Field::statistic("max_pages", 7, &[-1, 1, 16, 64, 256, 1024, 4096]),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 6, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 7, 1),
     lz::Field::flag("T", lz::FieldKind::DType, 0, 8, 5),
@@ -264,12 +270,12 @@ impl AttentionGqaDecodePagedCall<'_> {
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
-        lz::Context::packed(lz::Extent::new(2, 7, 3), self.words(output, lse))
+        lz::Context::packed(lz::Extent::new(2, 8, 3), self.words(output, lse))
     }
     /// The words of the context.
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
-    fn words(&self, output: u64, lse: u64) -> [u64; 12] {
+    fn words(&self, output: u64, lse: u64) -> [u64; 13] {
         [
             u64::from(self.return_lse) | (self.layout as u32 as u64) << 1
                 | u64::from(self.args.alibi_slopes.is_some()) << 6
@@ -291,6 +297,7 @@ impl AttentionGqaDecodePagedCall<'_> {
             self.axes.num_pages as u64,
             self.axes.page_size as u64,
             self.axes.num_indices as u64,
+            self.max_pages as u64 as u64,
             self.window_left as u64,
             f64::from(self.soft_cap).to_bits(),
             f64::from(self.sm_scale).to_bits(),

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_DECODE_PAGED_FP8: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.decode.paged.fp8",
     1,
-    "71568781904de337bdd41d839b407c092fecc062134aa6ff1a543f36ef5bdb60",
+    "373ba2e2b54df5c56f153ac57f099afaee5417c4fb4b7159a38c2a8dd0d0226d",
     "schemas/ops/attention/gqa/decode.paged.fp8.yaml",
     include_str!("../../schemas/ops/attention/gqa/decode.paged.fp8.yaml"),
     &FIELDS,
@@ -74,6 +74,8 @@ pub struct AttentionGqaDecodePagedFp8<'a> {
     pub return_lse: Option<bool>,
     /// Order of the dimensions of the caches. Default: `NHD`.
     pub layout: Option<AttentionGqaDecodePagedFp8Layout>,
+    /// Number of pages of the longest request. Default: `-1`.
+    pub max_pages: Option<i64>,
 }
 
 lz::arguments!(
@@ -81,9 +83,10 @@ lz::arguments!(
     required(q: tensor, k_cache: tensor, v_cache: tensor, kv_indptr: tensor, kv_indices: tensor,
         kv_last_page_len: tensor);
     optional(alibi_slopes: tensor, sinks: tensor, k_scale: tensor, v_scale: tensor, window_left: i64,
-        soft_cap: f32, sm_scale: f32, return_lse: bool, layout: AttentionGqaDecodePagedFp8Layout);
+        soft_cap: f32, sm_scale: f32, return_lse: bool, layout: AttentionGqaDecodePagedFp8Layout,
+        max_pages: i64);
     order(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale,
-        v_scale, window_left, soft_cap, sm_scale, return_lse, layout)
+        v_scale, window_left, soft_cap, sm_scale, return_lse, layout, max_pages)
 );
 
 lz::axes!(
@@ -96,7 +99,7 @@ lz::checked_call!(
     inputs(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale,
         v_scale);
     params(window_left: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
-        layout: AttentionGqaDecodePagedFp8Layout);
+        layout: AttentionGqaDecodePagedFp8Layout, max_pages: i64);
     dtypes(dtype_t = "T", dtype_c = "C");
 );
 
@@ -189,9 +192,11 @@ impl<'a> AttentionGqaDecodePagedFp8<'a> {
             }
         };
         let return_lse = self.return_lse.unwrap_or(false);
+        let max_pages = self.max_pages.unwrap_or(-1);
         lz::holds(window_left >= -1i64 && window_left <= 2147483647i64)?;
         lz::holds(f64::from(soft_cap) >= 0.0f64)?;
         lz::holds(f64::from(sm_scale) > 0.0f64)?;
+        lz::holds(max_pages >= -1i64)?;
         if let Some(view) = &self.alibi_slopes {
             lz::broadcasts(view, &lz::sizes!((axes), [batch, heads]))?;
         }
@@ -229,6 +234,7 @@ impl<'a> AttentionGqaDecodePagedFp8<'a> {
                     sm_scale,
                     return_lse,
                     layout,
+                    max_pages,
                     dtype_t: lz::DType::from_number(dtype_t),
                     dtype_c: lz::DType::from_number(dtype_c),
                 }),
@@ -236,7 +242,7 @@ impl<'a> AttentionGqaDecodePagedFp8<'a> {
     }
 }
 
-static FIELDS: [lz::Field; 31] = [
+static FIELDS: [lz::Field; 32] = [
     lz::Field::axis("batch", 0, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("kv_heads", 2, None),
@@ -249,6 +255,7 @@ static FIELDS: [lz::Field; 31] = [
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 2),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 0, 1),
     lz::Field::cases("layout", AttentionGqaDecodePagedFp8Layout::CASES, 0, 1, 5),
+    lz::Field::statistic("max_pages", 7, &[-1, 1, 16, 64, 256, 1024, 4096]),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 6, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 7, 1),
     lz::Field::flag("given(k_scale)", lz::FieldKind::Given, 0, 8, 1),
@@ -276,7 +283,7 @@ impl AttentionGqaDecodePagedFp8Call<'_> {
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
         lz::Context::packed(
-            lz::Extent::new(2, 7, 3),
+            lz::Extent::new(2, 8, 3),
             [
                 u64::from(self.return_lse) | (self.layout as u32 as u64) << 1
                     | u64::from(self.args.alibi_slopes.is_some()) << 6
@@ -303,6 +310,7 @@ impl AttentionGqaDecodePagedFp8Call<'_> {
                 self.axes.num_pages as u64,
                 self.axes.page_size as u64,
                 self.axes.num_indices as u64,
+                self.max_pages as u64 as u64,
                 self.window_left as u64,
                 f64::from(self.soft_cap).to_bits(),
                 f64::from(self.sm_scale).to_bits(),

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_PREFILL_PAGED: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.prefill.paged",
     1,
-    "e7cf5a5b03c7136455964cd554e0cdcbb93eaf5f838116f7c622a5edce023c07",
+    "6ddd7a69c5f868e6bbd281bd4c4863a7b738ecaac4bf262afc30e6058e631722",
     "schemas/ops/attention/gqa/prefill.paged.yaml",
     include_str!("../../schemas/ops/attention/gqa/prefill.paged.yaml"),
     &FIELDS,
@@ -52,6 +52,10 @@ pub struct AttentionGqaPrefillPagedArguments<'a, const NUMBER: u8> {
     pub return_lse: Option<bool>,
     /// Order of the dimensions of the caches. Default: `NHD`.
     pub layout: Option<AttentionGqaPrefillPagedLayout>,
+    /// Number of queries of the longest request. Default: `-1`.
+    pub max_seq_q: Option<i64>,
+    /// Number of pages of the longest request. Default: `-1`.
+    pub max_pages: Option<i64>,
 }
 
 /// Grouped-query attention of requests of different lengths over a paged cache.
@@ -91,9 +95,10 @@ lz::arguments!(
     required(q: tensor, k_cache: tensor, v_cache: tensor, qo_indptr: tensor, kv_indptr: tensor,
         kv_indices: tensor, kv_last_page_len: tensor);
     optional(alibi_slopes: tensor, sinks: tensor, causal: bool, window_left: i64, window_right: i64,
-        soft_cap: f32, sm_scale: f32, return_lse: bool, layout: AttentionGqaPrefillPagedLayout);
+        soft_cap: f32, sm_scale: f32, return_lse: bool, layout: AttentionGqaPrefillPagedLayout,
+        max_seq_q: i64, max_pages: i64);
     order(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks,
-        causal, window_left, window_right, soft_cap, sm_scale, return_lse, layout)
+        causal, window_left, window_right, soft_cap, sm_scale, return_lse, layout, max_seq_q, max_pages)
 );
 
 lz::axes!(
@@ -105,7 +110,7 @@ lz::checked_call!(
         AttentionGqaPrefillPagedAxes, AttentionGqaPrefillPagedCall;
     inputs(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks);
     params(causal: bool, window_left: i64, window_right: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
-        layout: AttentionGqaPrefillPagedLayout);
+        layout: AttentionGqaPrefillPagedLayout, max_seq_q: i64, max_pages: i64);
     dtypes(dtype_t = "T");
 );
 
@@ -203,10 +208,14 @@ impl<'a> AttentionGqaPrefillPaged<'a> {
             }
         };
         let return_lse = self.return_lse.unwrap_or(false);
+        let max_seq_q = self.max_seq_q.unwrap_or(-1);
+        let max_pages = self.max_pages.unwrap_or(-1);
         lz::holds(window_left >= -1i64 && window_left <= 2147483647i64)?;
         lz::holds(window_right >= -1i64 && window_right <= 2147483647i64)?;
         lz::holds(f64::from(soft_cap) >= 0.0f64)?;
         lz::holds(f64::from(sm_scale) > 0.0f64)?;
+        lz::holds(max_seq_q >= -1i64)?;
+        lz::holds(max_pages >= -1i64)?;
         if let Some(view) = &self.alibi_slopes {
             lz::broadcasts(view, &lz::sizes!((axes), [batch, heads]))?;
         }
@@ -246,6 +255,8 @@ impl<'a> AttentionGqaPrefillPaged<'a> {
                         sm_scale,
                         return_lse,
                         layout,
+                        max_seq_q,
+                        max_pages,
                         dtype_t: lz::DType::from_number(dtype_t),
                     }),
                 ),
@@ -253,7 +264,7 @@ impl<'a> AttentionGqaPrefillPaged<'a> {
     }
 }
 
-static FIELDS: [lz::Field; 30] = [
+static FIELDS: [lz::Field; 32] = [
     lz::Field::axis("total_q", 0, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("kv_heads", 2, None),
@@ -269,6 +280,8 @@ static FIELDS: [lz::Field; 30] = [
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 3),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 1, 1),
     lz::Field::cases("layout", AttentionGqaPrefillPagedLayout::CASES, 0, 2, 5),
+    lz::Field::statistic("max_seq_q", 8, &[-1, 1, 16, 128, 512, 2048, 8192]),
+    lz::Field::statistic("max_pages", 9, &[-1, 1, 16, 64, 256, 1024, 4096]),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 7, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 8, 1),
     lz::Field::flag("T", lz::FieldKind::DType, 0, 9, 5),
@@ -291,12 +304,12 @@ impl AttentionGqaPrefillPagedCall<'_> {
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
-        lz::Context::packed(lz::Extent::new(2, 8, 4), self.words(output, lse))
+        lz::Context::packed(lz::Extent::new(2, 10, 4), self.words(output, lse))
     }
     /// The words of the context.
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
-    fn words(&self, output: u64, lse: u64) -> [u64; 14] {
+    fn words(&self, output: u64, lse: u64) -> [u64; 16] {
         [
             u64::from(self.causal) | u64::from(self.return_lse) << 1
                 | (self.layout as u32 as u64) << 2
@@ -321,6 +334,8 @@ impl AttentionGqaPrefillPagedCall<'_> {
             self.axes.page_size as u64,
             self.axes.batch as u64,
             self.axes.num_indices as u64,
+            self.max_seq_q as u64 as u64,
+            self.max_pages as u64 as u64,
             self.window_left as u64,
             self.window_right as u64,
             f64::from(self.soft_cap).to_bits(),

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_PREFILL_PAGED_FP8: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.prefill.paged.fp8",
     1,
-    "0c04e3038320f88dc55f4c0e8f7d9d5d5a0ca1383db197639801d9db37c7fe18",
+    "85515453995d8433c5f859b05002a2648123f8025efc6b40ee88708ea57e13f5",
     "schemas/ops/attention/gqa/prefill.paged.fp8.yaml",
     include_str!("../../schemas/ops/attention/gqa/prefill.paged.fp8.yaml"),
     &FIELDS,
@@ -84,6 +84,10 @@ pub struct AttentionGqaPrefillPagedFp8<'a> {
     pub return_lse: Option<bool>,
     /// Order of the dimensions of the caches. Default: `NHD`.
     pub layout: Option<AttentionGqaPrefillPagedFp8Layout>,
+    /// Number of queries of the longest request. Default: `-1`.
+    pub max_seq_q: Option<i64>,
+    /// Number of pages of the longest request. Default: `-1`.
+    pub max_pages: Option<i64>,
 }
 
 lz::arguments!(
@@ -92,9 +96,10 @@ lz::arguments!(
         kv_indices: tensor, kv_last_page_len: tensor);
     optional(alibi_slopes: tensor, sinks: tensor, k_scale: tensor, v_scale: tensor, causal: bool,
         window_left: i64, window_right: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
-        layout: AttentionGqaPrefillPagedFp8Layout);
+        layout: AttentionGqaPrefillPagedFp8Layout, max_seq_q: i64, max_pages: i64);
     order(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks,
-        k_scale, v_scale, causal, window_left, window_right, soft_cap, sm_scale, return_lse, layout)
+        k_scale, v_scale, causal, window_left, window_right, soft_cap, sm_scale, return_lse, layout,
+        max_seq_q, max_pages)
 );
 
 lz::axes!(
@@ -108,7 +113,7 @@ lz::checked_call!(
     inputs(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks,
         k_scale, v_scale);
     params(causal: bool, window_left: i64, window_right: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
-        layout: AttentionGqaPrefillPagedFp8Layout);
+        layout: AttentionGqaPrefillPagedFp8Layout, max_seq_q: i64, max_pages: i64);
     dtypes(dtype_t = "T", dtype_c = "C");
 );
 
@@ -206,10 +211,14 @@ impl<'a> AttentionGqaPrefillPagedFp8<'a> {
             }
         };
         let return_lse = self.return_lse.unwrap_or(false);
+        let max_seq_q = self.max_seq_q.unwrap_or(-1);
+        let max_pages = self.max_pages.unwrap_or(-1);
         lz::holds(window_left >= -1i64 && window_left <= 2147483647i64)?;
         lz::holds(window_right >= -1i64 && window_right <= 2147483647i64)?;
         lz::holds(f64::from(soft_cap) >= 0.0f64)?;
         lz::holds(f64::from(sm_scale) > 0.0f64)?;
+        lz::holds(max_seq_q >= -1i64)?;
+        lz::holds(max_pages >= -1i64)?;
         if let Some(view) = &self.alibi_slopes {
             lz::broadcasts(view, &lz::sizes!((axes), [batch, heads]))?;
         }
@@ -251,6 +260,8 @@ impl<'a> AttentionGqaPrefillPagedFp8<'a> {
                     sm_scale,
                     return_lse,
                     layout,
+                    max_seq_q,
+                    max_pages,
                     dtype_t: lz::DType::from_number(dtype_t),
                     dtype_c: lz::DType::from_number(dtype_c),
                 }),
@@ -258,7 +269,7 @@ impl<'a> AttentionGqaPrefillPagedFp8<'a> {
     }
 }
 
-static FIELDS: [lz::Field; 35] = [
+static FIELDS: [lz::Field; 37] = [
     lz::Field::axis("total_q", 0, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("kv_heads", 2, None),
@@ -274,6 +285,8 @@ static FIELDS: [lz::Field; 35] = [
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 3),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 1, 1),
     lz::Field::cases("layout", AttentionGqaPrefillPagedFp8Layout::CASES, 0, 2, 5),
+    lz::Field::statistic("max_seq_q", 8, &[-1, 1, 16, 128, 512, 2048, 8192]),
+    lz::Field::statistic("max_pages", 9, &[-1, 1, 16, 64, 256, 1024, 4096]),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 7, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 8, 1),
     lz::Field::flag("given(k_scale)", lz::FieldKind::Given, 0, 9, 1),
@@ -302,7 +315,7 @@ impl AttentionGqaPrefillPagedFp8Call<'_> {
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
         lz::Context::packed(
-            lz::Extent::new(2, 8, 4),
+            lz::Extent::new(2, 10, 4),
             [
                 u64::from(self.causal) | u64::from(self.return_lse) << 1
                     | (self.layout as u32 as u64) << 2
@@ -332,6 +345,8 @@ impl AttentionGqaPrefillPagedFp8Call<'_> {
                 self.axes.page_size as u64,
                 self.axes.batch as u64,
                 self.axes.num_indices as u64,
+                self.max_seq_q as u64 as u64,
+                self.max_pages as u64 as u64,
                 self.window_left as u64,
                 self.window_right as u64,
                 f64::from(self.soft_cap).to_bits(),

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_PREFILL_RAGGED: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.prefill.ragged",
     1,
-    "d682173d2526e95f396665554d7f0c00b95e79ffcf93d3ce421d867d3389c542",
+    "b0781eb952818e8961b7e37b85a674e3f99d385350e560c16db1e40b88ad923a",
     "schemas/ops/attention/gqa/prefill.ragged.yaml",
     include_str!("../../schemas/ops/attention/gqa/prefill.ragged.yaml"),
     &FIELDS,
@@ -41,6 +41,10 @@ pub struct AttentionGqaPrefillRaggedArguments<'a, const NUMBER: u8> {
     pub sm_scale: Option<f32>,
     /// Whether lse is returned. Default: `false`.
     pub return_lse: Option<bool>,
+    /// Number of queries of the longest request. Default: `-1`.
+    pub max_seq_q: Option<i64>,
+    /// Number of keys of the longest request. Default: `-1`.
+    pub max_seq_kv: Option<i64>,
 }
 
 /// Grouped-query attention of concatenated requests of different lengths, without padding.
@@ -74,9 +78,9 @@ lz::arguments!(
     AttentionGqaPrefillRaggedArguments < NUMBER >;
     required(q: tensor, k: tensor, v: tensor, qo_indptr: tensor, kv_indptr: tensor);
     optional(alibi_slopes: tensor, sinks: tensor, causal: bool, window_left: i64, window_right: i64,
-        soft_cap: f32, sm_scale: f32, return_lse: bool);
+        soft_cap: f32, sm_scale: f32, return_lse: bool, max_seq_q: i64, max_seq_kv: i64);
     order(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal, window_left, window_right, soft_cap,
-        sm_scale, return_lse)
+        sm_scale, return_lse, max_seq_q, max_seq_kv)
 );
 
 lz::axes!(AttentionGqaPrefillRaggedAxes: total_q, total_k, heads, kv_heads, head_dim, head_dim_v, batch);
@@ -85,7 +89,8 @@ lz::checked_call!(
     "attention.gqa.prefill.ragged", ATTENTION_GQA_PREFILL_RAGGED, AttentionGqaPrefillRagged,
         AttentionGqaPrefillRaggedAxes, AttentionGqaPrefillRaggedCall;
     inputs(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks);
-    params(causal: bool, window_left: i64, window_right: i64, soft_cap: f32, sm_scale: f32, return_lse: bool);
+    params(causal: bool, window_left: i64, window_right: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
+        max_seq_q: i64, max_seq_kv: i64);
     dtypes(dtype_t = "T");
 );
 
@@ -161,10 +166,14 @@ impl<'a> AttentionGqaPrefillRagged<'a> {
             }
         };
         let return_lse = self.return_lse.unwrap_or(false);
+        let max_seq_q = self.max_seq_q.unwrap_or(-1);
+        let max_seq_kv = self.max_seq_kv.unwrap_or(-1);
         lz::holds(window_left >= -1i64 && window_left <= 2147483647i64)?;
         lz::holds(window_right >= -1i64 && window_right <= 2147483647i64)?;
         lz::holds(f64::from(soft_cap) >= 0.0f64)?;
         lz::holds(f64::from(sm_scale) > 0.0f64)?;
+        lz::holds(max_seq_q >= -1i64)?;
+        lz::holds(max_seq_kv >= -1i64)?;
         if let Some(view) = &self.alibi_slopes {
             lz::broadcasts(view, &lz::sizes!((axes), [batch, heads]))?;
         }
@@ -197,6 +206,8 @@ impl<'a> AttentionGqaPrefillRagged<'a> {
                         soft_cap,
                         sm_scale,
                         return_lse,
+                        max_seq_q,
+                        max_seq_kv,
                         dtype_t: lz::DType::from_number(dtype_t),
                     }),
                 ),
@@ -204,7 +215,7 @@ impl<'a> AttentionGqaPrefillRagged<'a> {
     }
 }
 
-static FIELDS: [lz::Field; 26] = [
+static FIELDS: [lz::Field; 28] = [
     lz::Field::axis("total_q", 0, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis(
         "total_k",
@@ -222,6 +233,8 @@ static FIELDS: [lz::Field; 26] = [
     lz::Field::scalar("soft_cap", lz::FieldKind::Float, 2),
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 3),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 1, 1),
+    lz::Field::statistic("max_seq_q", 7, &[-1, 1, 16, 128, 512, 2048, 8192]),
+    lz::Field::statistic("max_seq_kv", 8, &[-1, 128, 512, 2048, 8192, 32768]),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 2, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 3, 1),
     lz::Field::flag("T", lz::FieldKind::DType, 0, 4, 5),
@@ -242,12 +255,12 @@ impl AttentionGqaPrefillRaggedCall<'_> {
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
-        lz::Context::packed(lz::Extent::new(2, 7, 4), self.words(output, lse))
+        lz::Context::packed(lz::Extent::new(2, 9, 4), self.words(output, lse))
     }
     /// The words of the context.
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
-    fn words(&self, output: u64, lse: u64) -> [u64; 13] {
+    fn words(&self, output: u64, lse: u64) -> [u64; 15] {
         [
             u64::from(self.causal) | u64::from(self.return_lse) << 1
                 | u64::from(self.args.alibi_slopes.is_some()) << 2
@@ -267,6 +280,8 @@ impl AttentionGqaPrefillRaggedCall<'_> {
             self.axes.head_dim as u64,
             self.axes.head_dim_v as u64,
             self.axes.batch as u64,
+            self.max_seq_q as u64 as u64,
+            self.max_seq_kv as u64 as u64,
             self.window_left as u64,
             self.window_right as u64,
             f64::from(self.soft_cap).to_bits(),

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_MLA_DECODE_PAGED: lz::OperationInfo = lz::OperationInfo::new(
     "attention.mla.decode.paged",
     1,
-    "ab28211b8b7579d711a185b8798c244bb7ebcf4676f1d90c53d2518662f1d7d5",
+    "28625c4143ba96bfa75157ddd8e33b2312ce629eac1caa9fb00a48038978fdb2",
     "schemas/ops/attention/mla/decode.paged.yaml",
     include_str!("../../schemas/ops/attention/mla/decode.paged.yaml"),
     &FIELDS,
@@ -48,14 +48,17 @@ pub struct AttentionMlaDecodePaged<'a> {
     pub sm_scale: f32,
     /// Whether lse is returned. Default: `false`.
     pub return_lse: Option<bool>,
+    /// Number of pages of the longest request. Default: `-1`.
+    pub max_pages: Option<i64>,
 }
 
 lz::arguments!(
     AttentionMlaDecodePaged;
     required(q_nope: tensor, q_pe: tensor, ckv_cache: tensor, kpe_cache: tensor, kv_indptr: tensor,
         kv_indices: tensor, kv_last_page_len: tensor, sm_scale: f32);
-    optional(return_lse: bool);
-    order(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale, return_lse)
+    optional(return_lse: bool, max_pages: i64);
+    order(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale, return_lse,
+        max_pages)
 );
 
 lz::axes!(AttentionMlaDecodePagedAxes: batch, heads, num_pages, page_size, num_indices, dim_ckv, dim_kpe);
@@ -64,7 +67,7 @@ lz::checked_call!(
     "attention.mla.decode.paged", ATTENTION_MLA_DECODE_PAGED, AttentionMlaDecodePaged,
         AttentionMlaDecodePagedAxes, AttentionMlaDecodePagedCall;
     inputs(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len);
-    params(sm_scale: f32, return_lse: bool);
+    params(sm_scale: f32, return_lse: bool, max_pages: i64);
     dtypes(dtype_t = "T");
 );
 
@@ -112,7 +115,9 @@ impl<'a> AttentionMlaDecodePaged<'a> {
         lz::shape!(view, axes, [batch]);
         let sm_scale = self.sm_scale;
         let return_lse = self.return_lse.unwrap_or(false);
+        let max_pages = self.max_pages.unwrap_or(-1);
         lz::holds(f64::from(sm_scale) > 0.0f64)?;
+        lz::holds(max_pages >= -1i64)?;
         lz::holds(axes.page_size >= 1i64)?;
         lz::holds(axes.batch >= 1i64 || axes.num_indices == 0i64)?;
         lz::holds(axes.num_pages >= 1i64 || axes.num_indices == 0i64)?;
@@ -127,13 +132,14 @@ impl<'a> AttentionMlaDecodePaged<'a> {
                     axes,
                     sm_scale,
                     return_lse,
+                    max_pages,
                     dtype_t: lz::DType::from_number(dtype_t),
                 }),
         )
     }
 }
 
-static FIELDS: [lz::Field; 20] = [
+static FIELDS: [lz::Field; 21] = [
     lz::Field::axis("batch", 0, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("num_pages", 2, Some(&[64, 1024, 16384])),
@@ -143,6 +149,7 @@ static FIELDS: [lz::Field; 20] = [
     lz::Field::axis("dim_kpe", 6, None),
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 0),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 0, 1),
+    lz::Field::statistic("max_pages", 7, &[-1, 1, 16, 64, 256, 1024, 4096]),
     lz::Field::flag("T", lz::FieldKind::DType, 0, 1, 5),
     lz::Field::flag("strides(q_nope)", lz::FieldKind::Strides, 0, 6, 6),
     lz::Field::flag("strides(q_pe)", lz::FieldKind::Strides, 0, 12, 6),
@@ -162,7 +169,7 @@ impl AttentionMlaDecodePagedCall<'_> {
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
         lz::Context::packed(
-            lz::Extent::new(2, 7, 1),
+            lz::Extent::new(2, 8, 1),
             [
                 u64::from(self.return_lse) | lz::dtype_bits(self.dtype_t) << 1
                     | lz::stride_class(&self.args.q_nope) << 6
@@ -181,6 +188,7 @@ impl AttentionMlaDecodePagedCall<'_> {
                 self.axes.num_indices as u64,
                 self.axes.dim_ckv as u64,
                 self.axes.dim_kpe as u64,
+                self.max_pages as u64 as u64,
                 f64::from(self.sm_scale).to_bits(),
             ],
         )

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_SPARSE_BLOCK: lz::OperationInfo = lz::OperationInfo::new(
     "attention.sparse.block",
     1,
-    "88ae3d2ad5651ae34163c197f09d79451fba3966f2a779d9b50d42c5e8cd042a",
+    "e52a74d1059d92827c0630af6231e8df6ec20ec2cd047da1774c77970e8860fb",
     "schemas/ops/attention/sparse/block.yaml",
     include_str!("../../schemas/ops/attention/sparse/block.yaml"),
     &FIELDS,
@@ -51,14 +51,16 @@ pub struct AttentionSparseBlock<'a> {
     pub sm_scale: Option<f32>,
     /// Whether lse is returned. Default: `false`.
     pub return_lse: Option<bool>,
+    /// Number of key blocks of the longest list. Default: `-1`.
+    pub max_blocks: Option<i64>,
 }
 
 lz::arguments!(
     AttentionSparseBlock;
     required(q: tensor, k: tensor, v: tensor, indptr: tensor, indices: tensor, block_rows: i64,
         block_cols: i64);
-    optional(soft_cap: f32, sm_scale: f32, return_lse: bool);
-    order(q, k, v, indptr, indices, block_rows, block_cols, soft_cap, sm_scale, return_lse)
+    optional(soft_cap: f32, sm_scale: f32, return_lse: bool, max_blocks: i64);
+    order(q, k, v, indptr, indices, block_rows, block_cols, soft_cap, sm_scale, return_lse, max_blocks)
 );
 
 lz::axes!(AttentionSparseBlockAxes: m, heads, head_dim, n, kv_heads, nnz);
@@ -67,7 +69,7 @@ lz::checked_call!(
     "attention.sparse.block", ATTENTION_SPARSE_BLOCK, AttentionSparseBlock, AttentionSparseBlockAxes,
         AttentionSparseBlockCall;
     inputs(q, k, v, indptr, indices);
-    params(block_rows: i64, block_cols: i64, soft_cap: f32, sm_scale: f32, return_lse: bool);
+    params(block_rows: i64, block_cols: i64, soft_cap: f32, sm_scale: f32, return_lse: bool, max_blocks: i64);
     dtypes(dtype_t = "T");
 );
 
@@ -117,10 +119,12 @@ impl<'a> AttentionSparseBlock<'a> {
             }
         };
         let return_lse = self.return_lse.unwrap_or(false);
+        let max_blocks = self.max_blocks.unwrap_or(-1);
         lz::holds(block_rows >= 1i64 && block_rows <= 2147483647i64)?;
         lz::holds(block_cols >= 1i64 && block_cols <= 2147483647i64)?;
         lz::holds(f64::from(soft_cap) >= 0.0f64)?;
         lz::holds(f64::from(sm_scale) > 0.0f64)?;
+        lz::holds(max_blocks >= -1i64)?;
         let view = &self.indptr;
         lz::holds(
             view.shape()[0]
@@ -150,13 +154,14 @@ impl<'a> AttentionSparseBlock<'a> {
                     soft_cap,
                     sm_scale,
                     return_lse,
+                    max_blocks,
                     dtype_t: lz::DType::from_number(dtype_t),
                 }),
         )
     }
 }
 
-static FIELDS: [lz::Field; 20] = [
+static FIELDS: [lz::Field; 21] = [
     lz::Field::axis("m", 0, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("head_dim", 2, None),
@@ -168,6 +173,7 @@ static FIELDS: [lz::Field; 20] = [
     lz::Field::scalar("soft_cap", lz::FieldKind::Float, 2),
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 3),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 0, 1),
+    lz::Field::statistic("max_blocks", 6, &[-1, 1, 16, 64, 256, 1024]),
     lz::Field::flag("T", lz::FieldKind::DType, 0, 1, 5),
     lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 6, 6),
     lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 12, 6),
@@ -185,7 +191,7 @@ impl AttentionSparseBlockCall<'_> {
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
         lz::Context::packed(
-            lz::Extent::new(1, 6, 4),
+            lz::Extent::new(1, 7, 4),
             [
                 u64::from(self.return_lse) | lz::dtype_bits(self.dtype_t) << 1
                     | lz::stride_class(&self.args.q) << 6
@@ -200,6 +206,7 @@ impl AttentionSparseBlockCall<'_> {
                 self.axes.n as u64,
                 self.axes.kv_heads as u64,
                 self.axes.nnz as u64,
+                self.max_blocks as u64 as u64,
                 self.block_rows as u64,
                 self.block_cols as u64,
                 f64::from(self.soft_cap).to_bits(),

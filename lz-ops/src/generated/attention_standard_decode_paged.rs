@@ -5,7 +5,7 @@ use super::*;
 pub static ATTENTION_STANDARD_DECODE_PAGED: lz::OperationInfo = lz::OperationInfo::new(
         "attention.standard.decode.paged",
         1,
-        "50b10b0398cd5f41ac6ac7ab91012b1184472e6f98cac9951e395efe0981ee55",
+        "6b0c66d118601ba55bf7de78dcbdf26dfb0b74b4608966898ea290f7d1c50c57",
         "schemas/ops/attention/standard/decode.paged.yaml",
         include_str!("../../schemas/ops/attention/standard/decode.paged.yaml"),
         &FIELDS,
@@ -34,12 +34,12 @@ lz::specialization!(
         AttentionStandardDecodePagedKernel, AttentionStandardDecodePagedHandle,
         attention_standard_decode_paged_kernel;
     number 1 of AttentionGqaDecodePaged, AttentionGqaDecodePagedCall, AttentionGqaDecodePagedKernel;
-    context(2, 6, 3) without(4);
+    context(2, 7, 3) without(4);
     outputs(output: tensor, lse: optional_tensor);
     written();
 );
 
-static FIELDS: [lz::Field; 25] = [
+static FIELDS: [lz::Field; 26] = [
     lz::Field::axis("batch", 0, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("head_dim", 2, None),
@@ -51,6 +51,7 @@ static FIELDS: [lz::Field; 25] = [
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 2),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 0, 1),
     lz::Field::cases("layout", AttentionStandardDecodePagedLayout::CASES, 0, 1, 5),
+    lz::Field::statistic("max_pages", 6, &[-1, 1, 16, 64, 256, 1024, 4096]),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 6, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 7, 1),
     lz::Field::flag("T", lz::FieldKind::DType, 0, 8, 5),

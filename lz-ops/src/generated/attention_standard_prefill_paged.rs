@@ -5,7 +5,7 @@ use super::*;
 pub static ATTENTION_STANDARD_PREFILL_PAGED: lz::OperationInfo = lz::OperationInfo::new(
         "attention.standard.prefill.paged",
         1,
-        "a5c6c72da1d3b2fc33a728979b5c5e8597832eee18f9a543a53fc834910b3968",
+        "bcdbf4555902dc005bc05705ccd32df3d58b220f82aa0366722316906fae8f07",
         "schemas/ops/attention/standard/prefill.paged.yaml",
         include_str!("../../schemas/ops/attention/standard/prefill.paged.yaml"),
         &FIELDS,
@@ -34,12 +34,12 @@ lz::specialization!(
         AttentionStandardPrefillPagedKernel, AttentionStandardPrefillPagedHandle,
         attention_standard_prefill_paged_kernel;
     number 1 of AttentionGqaPrefillPaged, AttentionGqaPrefillPagedCall, AttentionGqaPrefillPagedKernel;
-    context(2, 7, 4) without(4);
+    context(2, 9, 4) without(4);
     outputs(output: tensor, lse: optional_tensor);
     written();
 );
 
-static FIELDS: [lz::Field; 29] = [
+static FIELDS: [lz::Field; 31] = [
     lz::Field::axis("total_q", 0, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("head_dim", 2, None),
@@ -54,6 +54,8 @@ static FIELDS: [lz::Field; 29] = [
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 3),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 1, 1),
     lz::Field::cases("layout", AttentionStandardPrefillPagedLayout::CASES, 0, 2, 5),
+    lz::Field::statistic("max_seq_q", 7, &[-1, 1, 16, 128, 512, 2048, 8192]),
+    lz::Field::statistic("max_pages", 8, &[-1, 1, 16, 64, 256, 1024, 4096]),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 7, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 8, 1),
     lz::Field::flag("T", lz::FieldKind::DType, 0, 9, 5),

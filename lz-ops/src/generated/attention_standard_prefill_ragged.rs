@@ -5,7 +5,7 @@ use super::*;
 pub static ATTENTION_STANDARD_PREFILL_RAGGED: lz::OperationInfo = lz::OperationInfo::new(
         "attention.standard.prefill.ragged",
         1,
-        "8e832df3601d3c3e5f2b9bcc5d3cede44e970429764e50b1544bf453ea747b4c",
+        "bd3fc6c56fd8e7f1d223f4c33571274c350fc0dde195abbfc6fdcee7e977fb74",
         "schemas/ops/attention/standard/prefill.ragged.yaml",
         include_str!("../../schemas/ops/attention/standard/prefill.ragged.yaml"),
         &FIELDS,
@@ -31,12 +31,12 @@ lz::specialization!(
         AttentionStandardPrefillRaggedKernel, AttentionStandardPrefillRaggedHandle,
         attention_standard_prefill_ragged_kernel;
     number 1 of AttentionGqaPrefillRagged, AttentionGqaPrefillRaggedCall, AttentionGqaPrefillRaggedKernel;
-    context(2, 6, 4) without(5);
+    context(2, 8, 4) without(5);
     outputs(output: tensor, lse: optional_tensor);
     written();
 );
 
-static FIELDS: [lz::Field; 25] = [
+static FIELDS: [lz::Field; 27] = [
     lz::Field::axis("total_q", 0, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis(
         "total_k",
@@ -53,6 +53,8 @@ static FIELDS: [lz::Field; 25] = [
     lz::Field::scalar("soft_cap", lz::FieldKind::Float, 2),
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 3),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 1, 1),
+    lz::Field::statistic("max_seq_q", 6, &[-1, 1, 16, 128, 512, 2048, 8192]),
+    lz::Field::statistic("max_seq_kv", 7, &[-1, 128, 512, 2048, 8192, 32768]),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 2, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 3, 1),
     lz::Field::flag("T", lz::FieldKind::DType, 0, 4, 5),

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static MOE_EXPERTS: lz::OperationInfo = lz::OperationInfo::new(
     "moe.experts",
     1,
-    "fc6449db000bf6d2b3ab4e78de5574feb6b6ffdc223554068d2db90399b83117",
+    "dc15b77961bc4fc4438ae904c31dc03269f9bc22bbe5d059fd411682d9e1b8c4",
     "schemas/ops/moe/experts.yaml",
     include_str!("../../schemas/ops/moe/experts.yaml"),
     &FIELDS,
@@ -67,15 +67,17 @@ pub struct MoeExperts<'a> {
     pub limit: Option<f32>,
     /// Added to up. Default: `0`.
     pub up_offset: Option<f32>,
+    /// Number of tokens of the busiest expert. Default: `-1`.
+    pub max_expert_load: Option<i64>,
 }
 
 lz::arguments!(
     MoeExperts;
     required(x: tensor, indices: tensor, weights: tensor, gate_up_weight: tensor, down_weight: tensor);
     optional(gate_up_bias: tensor, down_bias: tensor, activation: MoeExpertsActivation,
-        gate_up_layout: MoeExpertsGateUpLayout, alpha: f32, limit: f32, up_offset: f32);
+        gate_up_layout: MoeExpertsGateUpLayout, alpha: f32, limit: f32, up_offset: f32, max_expert_load: i64);
     order(x, indices, weights, gate_up_weight, down_weight, gate_up_bias, down_bias, activation,
-        gate_up_layout, alpha, limit, up_offset)
+        gate_up_layout, alpha, limit, up_offset, max_expert_load)
 );
 
 lz::axes!(MoeExpertsAxes: rows..rows_dims, top_k, experts, in_features, intermediate, out_features);
@@ -84,7 +86,7 @@ lz::checked_call!(
     "moe.experts", MOE_EXPERTS, MoeExperts, MoeExpertsAxes, MoeExpertsCall;
     inputs(x, indices, weights, gate_up_weight, down_weight, gate_up_bias, down_bias);
     params(activation: MoeExpertsActivation, gate_up_layout: MoeExpertsGateUpLayout, alpha: f32, limit: f32,
-        up_offset: f32);
+        up_offset: f32, max_expert_load: i64);
     dtypes(dtype_t = "T");
 );
 
@@ -141,7 +143,9 @@ impl<'a> MoeExperts<'a> {
         let alpha = self.alpha.unwrap_or(1.0);
         let limit = self.limit.unwrap_or(0.0);
         let up_offset = self.up_offset.unwrap_or(0.0);
+        let max_expert_load = self.max_expert_load.unwrap_or(-1);
         lz::holds(f64::from(limit) >= 0.0f64)?;
+        lz::holds(max_expert_load >= -1i64)?;
         let view = &self.gate_up_weight;
         lz::holds(view.shape()[1] == lz::arith::multiply_int(2i64, axes.intermediate)?)?;
         if let Some(view) = &self.gate_up_bias {
@@ -161,13 +165,14 @@ impl<'a> MoeExperts<'a> {
                     alpha,
                     limit,
                     up_offset,
+                    max_expert_load,
                     dtype_t: lz::DType::from_number(dtype_t),
                 }),
         )
     }
 }
 
-static FIELDS: [lz::Field; 23] = [
+static FIELDS: [lz::Field; 24] = [
     lz::Field::axis("rows", 0, Some(&[1, 4, 16, 64, 256, 1024, 4096])),
     lz::Field::axis("top_k", 1, None),
     lz::Field::axis("experts", 2, None),
@@ -179,6 +184,7 @@ static FIELDS: [lz::Field; 23] = [
     lz::Field::scalar("alpha", lz::FieldKind::Float, 0),
     lz::Field::scalar("limit", lz::FieldKind::Float, 1),
     lz::Field::scalar("up_offset", lz::FieldKind::Float, 2),
+    lz::Field::statistic("max_expert_load", 6, &[-1, 1, 4, 16, 64, 256, 1024, 4096]),
     lz::Field::flag("given(gate_up_bias)", lz::FieldKind::Given, 0, 10, 1),
     lz::Field::flag("given(down_bias)", lz::FieldKind::Given, 0, 11, 1),
     lz::Field::flag("T", lz::FieldKind::DType, 0, 12, 5),
@@ -199,7 +205,7 @@ impl MoeExpertsCall<'_> {
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64) -> lz::Context {
         lz::Context::packed(
-            lz::Extent::new(2, 6, 3),
+            lz::Extent::new(2, 7, 3),
             [
                 self.activation as u32 as u64 | (self.gate_up_layout as u32 as u64) << 5
                     | u64::from(self.args.gate_up_bias.is_some()) << 10
@@ -219,6 +225,7 @@ impl MoeExpertsCall<'_> {
                 self.axes.in_features as u64,
                 self.axes.intermediate as u64,
                 self.axes.out_features as u64,
+                self.max_expert_load as u64 as u64,
                 f64::from(self.alpha).to_bits(),
                 f64::from(self.limit).to_bits(),
                 f64::from(self.up_offset).to_bits(),

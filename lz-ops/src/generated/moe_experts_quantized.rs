@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static MOE_EXPERTS_QUANTIZED: lz::OperationInfo = lz::OperationInfo::new(
     "moe.experts.quantized",
     1,
-    "e77250d585555d8ba8af94900327cf40af04e06fc0125663eef8cf2812759f79",
+    "43bbf339eafa9c32fe5b1ef43a32c268f1faf38e29e3a178340c45c774c9814c",
     "schemas/ops/moe/experts.quantized.yaml",
     include_str!("../../schemas/ops/moe/experts.quantized.yaml"),
     &FIELDS,
@@ -87,6 +87,8 @@ pub struct MoeExpertsQuantized<'a> {
     pub limit: Option<f32>,
     /// Added to up. Default: `0`.
     pub up_offset: Option<f32>,
+    /// Number of tokens of the busiest expert. Default: `-1`.
+    pub max_expert_load: Option<i64>,
 }
 
 lz::arguments!(
@@ -96,10 +98,10 @@ lz::arguments!(
         granularity: MoeExpertsQuantizedGranularity);
     optional(gate_up_bias: tensor, down_bias: tensor, group_size: i64, intermediate: i64,
         activation: MoeExpertsQuantizedActivation, gate_up_layout: MoeExpertsQuantizedGateUpLayout,
-        alpha: f32, limit: f32, up_offset: f32);
+        alpha: f32, limit: f32, up_offset: f32, max_expert_load: i64);
     order(x, indices, weights, gate_up_weight, gate_up_scale, down_weight, down_scale, gate_up_bias,
         down_bias, format, granularity, group_size, intermediate, activation, gate_up_layout, alpha, limit,
-        up_offset)
+        up_offset, max_expert_load)
 );
 
 lz::axes!(
@@ -114,7 +116,8 @@ lz::checked_call!(
         down_bias);
     params(format: MoeExpertsQuantizedFormat, granularity: MoeExpertsQuantizedGranularity, group_size: i64,
         intermediate: i64, activation: MoeExpertsQuantizedActivation,
-        gate_up_layout: MoeExpertsQuantizedGateUpLayout, alpha: f32, limit: f32, up_offset: f32);
+        gate_up_layout: MoeExpertsQuantizedGateUpLayout, alpha: f32, limit: f32, up_offset: f32,
+        max_expert_load: i64);
     dtypes(dtype_t = "T");
 );
 
@@ -227,9 +230,11 @@ impl<'a> MoeExpertsQuantized<'a> {
         let alpha = self.alpha.unwrap_or(1.0);
         let limit = self.limit.unwrap_or(0.0);
         let up_offset = self.up_offset.unwrap_or(0.0);
+        let max_expert_load = self.max_expert_load.unwrap_or(-1);
         lz::holds(group_size >= 1i64 && group_size <= 2147483647i64)?;
         lz::holds(intermediate >= 0i64)?;
         lz::holds(f64::from(limit) >= 0.0f64)?;
+        lz::holds(max_expert_load >= -1i64)?;
         let view = &self.gate_up_weight;
         match format {
             MoeExpertsQuantizedFormat::Fp8E4m3 | MoeExpertsQuantizedFormat::Int8 => {
@@ -335,13 +340,14 @@ impl<'a> MoeExpertsQuantized<'a> {
                     alpha,
                     limit,
                     up_offset,
+                    max_expert_load,
                     dtype_t: lz::DType::from_number(dtype_t),
                 }),
         )
     }
 }
 
-static FIELDS: [lz::Field; 29] = [
+static FIELDS: [lz::Field; 30] = [
     lz::Field::axis("rows", 0, Some(&[1, 4, 16, 64, 256, 1024, 4096])),
     lz::Field::axis("top_k", 1, None),
     lz::Field::axis("experts", 2, None),
@@ -357,6 +363,7 @@ static FIELDS: [lz::Field; 29] = [
     lz::Field::scalar("alpha", lz::FieldKind::Float, 2),
     lz::Field::scalar("limit", lz::FieldKind::Float, 3),
     lz::Field::scalar("up_offset", lz::FieldKind::Float, 4),
+    lz::Field::statistic("max_expert_load", 6, &[-1, 1, 4, 16, 64, 256, 1024, 4096]),
     lz::Field::flag("given(gate_up_bias)", lz::FieldKind::Given, 0, 20, 1),
     lz::Field::flag("given(down_bias)", lz::FieldKind::Given, 0, 21, 1),
     lz::Field::flag("T", lz::FieldKind::DType, 0, 22, 5),
@@ -379,7 +386,7 @@ impl MoeExpertsQuantizedCall<'_> {
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64) -> lz::Context {
         lz::Context::packed(
-            lz::Extent::new(2, 6, 5),
+            lz::Extent::new(2, 7, 5),
             [
                 self.format as u32 as u64 | (self.granularity as u32 as u64) << 5
                     | (self.activation as u32 as u64) << 10
@@ -403,6 +410,7 @@ impl MoeExpertsQuantizedCall<'_> {
                 self.axes.in_features as u64,
                 self.axes.stored as u64,
                 self.axes.out_features as u64,
+                self.max_expert_load as u64 as u64,
                 self.group_size as u64,
                 self.intermediate as u64,
                 f64::from(self.alpha).to_bits(),

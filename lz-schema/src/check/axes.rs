@@ -81,25 +81,28 @@ impl Checker<'_> {
         match raw {
             None | Some(RawSelect::Exact) => Select::Exact,
             Some(RawSelect::Ignored) => Select::Ignored,
-            Some(RawSelect::Bucket(bounds)) => {
-                if bounds.value.is_empty() {
-                    self.empty("bucket", bounds.span);
-                }
-                if let Some(first) = bounds.value.first().filter(|first| first.value < 0) {
-                    self.sink.error(Code::BadNumber, first.span, "a bucket bound must be an integer >= 0");
-                }
-                for pair in bounds.value.windows(2) {
-                    if let [left, right] = pair
-                        && left.value >= right.value
-                    {
-                        let message =
-                            format!("bucket bounds must ascend, but {} follows {}", right.value, left.value);
-                        self.sink.error(Code::BucketOrder, right.span, message);
-                    }
-                }
-                Select::Bucket(bounds.value.iter().map(|bound| bound.value).collect())
+            Some(RawSelect::Bucket(bounds)) => Select::Bucket(self.bucket_bounds(bounds)),
+        }
+    }
+
+    /// The upper bounds of buckets.
+    pub(super) fn bucket_bounds(&mut self, bounds: &Spanned<Vec<Spanned<i64>>>) -> Vec<i64> {
+        if bounds.value.is_empty() {
+            self.empty("bucket", bounds.span);
+        }
+        if let Some(first) = bounds.value.first().filter(|first| first.value < 0) {
+            self.sink.error(Code::BadNumber, first.span, "a bucket bound must be an integer >= 0");
+        }
+        for pair in bounds.value.windows(2) {
+            if let [left, right] = pair
+                && left.value >= right.value
+            {
+                let message =
+                    format!("bucket bounds must ascend, but {} follows {}", right.value, left.value);
+                self.sink.error(Code::BucketOrder, right.span, message);
             }
         }
+        bounds.value.iter().map(|bound| bound.value).collect()
     }
 
     fn fuzz(&mut self, raw: &RawFuzz) -> Fuzz {

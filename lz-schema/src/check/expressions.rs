@@ -135,8 +135,12 @@ impl Checker<'_> {
                     .then(|| "may use only bool params and `given(input)`".to_owned())
             }
             Symbol::Param(param) => {
-                let ty = self.symbols.params.get(param).and_then(|symbol| symbol.ty.clone());
+                let symbol = self.symbols.params.get(param);
+                let ty = symbol.and_then(|symbol| symbol.ty.clone());
                 match context {
+                    _ if symbol.is_some_and(|symbol| symbol.is_statistic) => {
+                        Some("cannot use a statistic, which affects only which kernel is selected".to_owned())
+                    }
                     ExprContext::Default(own) if param == own => {
                         Some("cannot use the parameter itself".to_owned())
                     }

@@ -110,6 +110,7 @@ impl Checker<'_> {
                 name: entry.name.value.clone(),
                 span: entry.name.span,
                 ty,
+                is_statistic: entry.value.as_ref().is_some_and(|param| param.statistic.is_some()),
             });
         }
         for entry in raw.outputs.iter().flat_map(|named| &named.entries) {

@@ -14,14 +14,25 @@ impl Checker<'_> {
     /// All params in order; `None` for a param with errors.
     pub(super) fn params(&mut self, raw: &RawOperation) -> Vec<Option<Param>> {
         let entries = raw.params.iter().flat_map(|named| &named.entries);
-        entries
+        let params = entries
             .enumerate()
-            .map(|(index, entry)| self.param(index, &entry.name, entry.value.as_ref()?))
-            .collect()
+            .map(|(index, entry)| self.param(raw, index, &entry.name, entry.value.as_ref()?))
+            .collect();
+        self.statistics_are_last(raw);
+        params
     }
 
-    fn param(&mut self, index: usize, name: &Spanned<String>, raw: &RawParam) -> Option<Param> {
+    fn param(
+        &mut self,
+        operation: &RawOperation,
+        index: usize,
+        name: &Spanned<String>,
+        raw: &RawParam,
+    ) -> Option<Param> {
         let ty = self.param_type(name, raw)?;
+        if let Some(statistic) = &raw.statistic {
+            return self.statistic_param(operation, name, &ty, raw, statistic);
+        }
         if raw.range.is_some() && matches!(ty, ParamType::Bool | ParamType::Enum(_)) {
             self.conflict(name, format!("`{}` is not a number and cannot have a range", name.value));
             return None;
@@ -40,6 +51,7 @@ impl Checker<'_> {
             default,
             range,
             range_text: raw.range.as_ref().map(|range| range.text.trim().to_owned()).unwrap_or_default(),
+            statistic: None,
             doc: raw.doc.as_ref().map(|doc| doc.value.clone()).unwrap_or_default(),
         })
     }

@@ -37,6 +37,8 @@ pub(super) struct ParamSymbol {
     pub span: Span,
     /// `None` if the declared type has errors; expressions that use the parameter are then not checked.
     pub ty: Option<Type>,
+    /// Expressions of the schema may not read it.
+    pub is_statistic: bool,
 }
 
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use super::{
     mapping,
 };
 use crate::dtype::DType;
-use crate::model::{Contiguous, DeviceRule, Kind, Role};
+use crate::model::{Contiguous, DeviceRule, Kind, Measure, Role};
 use crate::source::{Scalar, Spanned};
 
 type Text = Spanned<String>;
@@ -170,8 +170,22 @@ mapping! {
         optional default: Expression,
         /// One or two comparisons joined by `and`, without the parameter on the left: `">= 0 and < 1"`.
         optional range: Expression,
+        /// Makes an int parameter a statistic of an input's values: it affects only which kernel is selected.
+        optional statistic: RawStatistic,
         /// One sentence.
         optional doc: Text,
+    }
+}
+
+mapping! {
+    /// What a statistic measures, and how selection buckets it.
+    RawStatistic("a statistic") {
+        /// The input whose values it describes.
+        required of: Text,
+        /// `max_count` (how often the most frequent value that is not negative occurs) or `max_step` (the largest difference of adjacent values).
+        required measure: Spanned<Measure>,
+        /// Upper bounds of its buckets, ascending; an unknown statistic has a bucket of its own.
+        required bucket: List<Spanned<i64>>,
     }
 }
 

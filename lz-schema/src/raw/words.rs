@@ -8,7 +8,7 @@ use super::language::{Access, TypeWord};
 use super::leaves::{inline_schema, scalar};
 use super::{Read, entries};
 use crate::diagnostics::{Code, Sink, listed, nearest};
-use crate::model::{Contiguous, DeviceRule, Kind, Role};
+use crate::model::{Contiguous, DeviceRule, Kind, Measure, Role};
 use crate::source::{Node, Spanned};
 
 /// A word from a fixed list.
@@ -56,6 +56,9 @@ words!(Role, "a role of an axis", {
 });
 words!(Kind, "a kind of argument", {
     "tensor" => Kind::Tensor, "text" => Kind::Text, "tokenizer" => Kind::Tokenizer,
+});
+words!(Measure, "a measure of values", {
+    "max_count" => Measure::MaxCount, "max_step" => Measure::MaxStep,
 });
 words!(Contiguous, "a contiguity", {
     "none" => Contiguous::None, "last" => Contiguous::Last, "all" => Contiguous::All,

@@ -86,7 +86,8 @@ pub fn mutations(operation: &Operation) -> Vec<Mutation> {
             found.push(Mutation::Ignores(index));
         }
     }
-    found.extend((0..operation.params.len()).map(Mutation::Misreads));
+    // Another statistic changes no result.
+    found.extend((0..operation.kernel_params().count()).map(Mutation::Misreads));
     found
 }
 

@@ -399,6 +399,7 @@ void check_attention_gqa_decode_paged(const Engines &engines, Case &drawn) {
         .sm_scale = drawn.optional_param<float>("sm_scale"),
         .return_lse = drawn.optional_param<bool>("return_lse"),
         .layout = drawn.optional_param<lz::ops::AttentionGqaDecodePagedLayout>("layout"),
+        .max_pages = drawn.optional_param<std::int64_t>("max_pages"),
     };
     for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
         drawn.restore();
@@ -455,6 +456,7 @@ void check_attention_gqa_decode_paged_fp8(const Engines &engines, Case &drawn) {
         .sm_scale = drawn.optional_param<float>("sm_scale"),
         .return_lse = drawn.optional_param<bool>("return_lse"),
         .layout = drawn.optional_param<lz::ops::AttentionGqaDecodePagedFp8Layout>("layout"),
+        .max_pages = drawn.optional_param<std::int64_t>("max_pages"),
     };
     for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
         drawn.restore();
@@ -569,6 +571,8 @@ void check_attention_gqa_prefill_paged(const Engines &engines, Case &drawn) {
         .sm_scale = drawn.optional_param<float>("sm_scale"),
         .return_lse = drawn.optional_param<bool>("return_lse"),
         .layout = drawn.optional_param<lz::ops::AttentionGqaPrefillPagedLayout>("layout"),
+        .max_seq_q = drawn.optional_param<std::int64_t>("max_seq_q"),
+        .max_pages = drawn.optional_param<std::int64_t>("max_pages"),
     };
     for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
         drawn.restore();
@@ -628,6 +632,8 @@ void check_attention_gqa_prefill_paged_fp8(const Engines &engines, Case &drawn) 
         .sm_scale = drawn.optional_param<float>("sm_scale"),
         .return_lse = drawn.optional_param<bool>("return_lse"),
         .layout = drawn.optional_param<lz::ops::AttentionGqaPrefillPagedFp8Layout>("layout"),
+        .max_seq_q = drawn.optional_param<std::int64_t>("max_seq_q"),
+        .max_pages = drawn.optional_param<std::int64_t>("max_pages"),
     };
     for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
         drawn.restore();
@@ -682,6 +688,8 @@ void check_attention_gqa_prefill_ragged(const Engines &engines, Case &drawn) {
         .soft_cap = drawn.optional_param<float>("soft_cap"),
         .sm_scale = drawn.optional_param<float>("sm_scale"),
         .return_lse = drawn.optional_param<bool>("return_lse"),
+        .max_seq_q = drawn.optional_param<std::int64_t>("max_seq_q"),
+        .max_seq_kv = drawn.optional_param<std::int64_t>("max_seq_kv"),
     };
     for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
         drawn.restore();
@@ -875,6 +883,7 @@ void check_attention_mla_decode_paged(const Engines &engines, Case &drawn) {
         .kv_last_page_len = drawn.tensor("kv_last_page_len"),
         .sm_scale = drawn.param<float>("sm_scale"),
         .return_lse = drawn.optional_param<bool>("return_lse"),
+        .max_pages = drawn.optional_param<std::int64_t>("max_pages"),
     };
     for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
         drawn.restore();
@@ -975,6 +984,7 @@ void check_attention_sparse_block(const Engines &engines, Case &drawn) {
         .soft_cap = drawn.optional_param<float>("soft_cap"),
         .sm_scale = drawn.optional_param<float>("sm_scale"),
         .return_lse = drawn.optional_param<bool>("return_lse"),
+        .max_blocks = drawn.optional_param<std::int64_t>("max_blocks"),
     };
     for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
         drawn.restore();
@@ -1181,6 +1191,7 @@ void check_attention_standard_decode_paged(const Engines &engines, Case &drawn) 
         .sm_scale = drawn.optional_param<float>("sm_scale"),
         .return_lse = drawn.optional_param<bool>("return_lse"),
         .layout = drawn.optional_param<lz::ops::AttentionStandardDecodePagedLayout>("layout"),
+        .max_pages = drawn.optional_param<std::int64_t>("max_pages"),
     };
     for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
         drawn.restore();
@@ -1295,6 +1306,8 @@ void check_attention_standard_prefill_paged(const Engines &engines, Case &drawn)
         .sm_scale = drawn.optional_param<float>("sm_scale"),
         .return_lse = drawn.optional_param<bool>("return_lse"),
         .layout = drawn.optional_param<lz::ops::AttentionStandardPrefillPagedLayout>("layout"),
+        .max_seq_q = drawn.optional_param<std::int64_t>("max_seq_q"),
+        .max_pages = drawn.optional_param<std::int64_t>("max_pages"),
     };
     for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
         drawn.restore();
@@ -1349,6 +1362,8 @@ void check_attention_standard_prefill_ragged(const Engines &engines, Case &drawn
         .soft_cap = drawn.optional_param<float>("soft_cap"),
         .sm_scale = drawn.optional_param<float>("sm_scale"),
         .return_lse = drawn.optional_param<bool>("return_lse"),
+        .max_seq_q = drawn.optional_param<std::int64_t>("max_seq_q"),
+        .max_seq_kv = drawn.optional_param<std::int64_t>("max_seq_kv"),
     };
     for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
         drawn.restore();
@@ -2080,6 +2095,7 @@ void check_moe_experts(const Engines &engines, Case &drawn) {
         .alpha = drawn.optional_param<float>("alpha"),
         .limit = drawn.optional_param<float>("limit"),
         .up_offset = drawn.optional_param<float>("up_offset"),
+        .max_expert_load = drawn.optional_param<std::int64_t>("max_expert_load"),
     };
     for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
         drawn.restore();
@@ -2134,6 +2150,7 @@ void check_moe_experts_quantized(const Engines &engines, Case &drawn) {
         .alpha = drawn.optional_param<float>("alpha"),
         .limit = drawn.optional_param<float>("limit"),
         .up_offset = drawn.optional_param<float>("up_offset"),
+        .max_expert_load = drawn.optional_param<std::int64_t>("max_expert_load"),
     };
     for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
         drawn.restore();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <layerzero/detail/failure.hpp>
+#include <layerzero/tensor.hpp>
 
 namespace lz {
 
@@ -585,6 +586,15 @@ class Engine {
     /// Names of the operations.
     [[nodiscard]] std::vector<std::string> operations() const {
         return to_strings(bridge::engine_operations(*engine_));
+    }
+    /// The statistic of values that a param of an operation takes, measured on a tensor in host memory: for
+    /// `moe.experts` the `max_expert_load` of the indices. Passed in a call, it lets selection depend on it and changes no result.
+    [[nodiscard]] std::int64_t statistic(std::string_view operation, std::string_view param,
+                                         const TensorView &tensor) const {
+        std::int64_t value = 0;
+        detail::check(bridge::engine_statistic(*engine_, detail::to_str(operation), detail::to_str(param),
+                                               reinterpret_cast<std::size_t>(tensor.raw()), value));
+        return value;
     }
     /// All kernels.
     [[nodiscard]] std::vector<KernelInfo> kernels() const {

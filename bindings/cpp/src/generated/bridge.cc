@@ -1264,6 +1264,8 @@ void lz$bridge$cxxbridge1$205$engine_operations(::lz::bridge::Engine const &engi
 
 void lz$bridge$cxxbridge1$205$engine_kernels(::lz::bridge::Engine const &engine, ::rust::Vec<::lz::bridge::KernelInfo> *return$) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_statistic(::lz::bridge::Engine const &engine, ::rust::Str operation, ::rust::Str param, ::std::size_t tensor, ::std::int64_t &value) noexcept;
+
 void lz$bridge$cxxbridge1$205$engine_config(::lz::bridge::Engine const &engine, ::rust::Vec<::lz::bridge::ConfigEntry> *return$) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_configure(::lz::bridge::Engine const &engine, ::rust::Str key, ::rust::Str value) noexcept;
@@ -1873,6 +1875,10 @@ void engine_start_recording(::lz::bridge::Engine const &engine) noexcept {
   ::rust::MaybeUninit<::rust::Vec<::lz::bridge::KernelInfo>> return$;
   lz$bridge$cxxbridge1$205$engine_kernels(engine, &return$.value);
   return ::std::move(return$.value);
+}
+
+::lz::bridge::Failure *engine_statistic(::lz::bridge::Engine const &engine, ::rust::Str operation, ::rust::Str param, ::std::size_t tensor, ::std::int64_t &value) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_statistic(engine, operation, param, tensor, value);
 }
 
 ::rust::Vec<::lz::bridge::ConfigEntry> engine_config(::lz::bridge::Engine const &engine) noexcept {

@@ -123,6 +123,13 @@ pub mod ffi {
         fn engine_problems(engine: &Engine) -> Vec<LoadProblem>;
         fn engine_operations(engine: &Engine) -> Vec<String>;
         fn engine_kernels(engine: &Engine) -> Vec<KernelInfo>;
+        unsafe fn engine_statistic(
+            engine: &Engine,
+            operation: &str,
+            param: &str,
+            tensor: usize,
+            value: &mut i64,
+        ) -> *mut Failure;
         fn engine_config(engine: &Engine) -> Vec<ConfigEntry>;
         fn engine_configure(engine: &Engine, key: &str, value: &str) -> *mut Failure;
         fn engine_configure_list(engine: &Engine, key: &str, values: &[&str]) -> *mut Failure;

@@ -42,6 +42,7 @@ from layerzero._inspect import (
     list_operations,
     readiness_check,
     reset_kernel,
+    statistics,
     validate,
     which,
 )
@@ -194,6 +195,7 @@ __all__ = [
     "speculative_pair",
     "speculative_tokens",
     "start_recording",
+    "statistics",
     "stop_recording",
     "tokenize",
     "tokenize_batch",

@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from layerzero import _native
+
 _TENSOR = re.compile(r"^([a-z][a-z0-9_]*)\[([0-9, ]*)\]$")
 #: LayerZero's dtype names, and those of numpy, ml_dtypes and torch.
 _DTYPES = {
@@ -29,6 +31,27 @@ _DTYPES = {
     "u8": "uint8",
     "bool": "bool",
 }
+
+
+def call(operation: str, texts: Sequence[str], device: str | None = None) -> dict[str, Any]:
+    """The arguments of a call of `operation`. Indices, pointers and lengths have values that the operation allows and that
+    have the statistics of the call; other tensors are zeros."""
+    values = parse(texts, device)
+    for name, data in _native.valid_integers(operation, **values).items():
+        values[name] = _with_bytes(values[name], data)
+    return values
+
+
+def _with_bytes(tensor: Any, data: bytes) -> Any:
+    """A tensor like this one with the values of `data`."""
+    import numpy
+
+    if isinstance(tensor, numpy.ndarray):
+        return numpy.frombuffer(data, tensor.dtype).reshape(tensor.shape).copy()
+    import torch
+
+    host = torch.frombuffer(bytearray(data), dtype=tensor.dtype) if data else tensor.cpu()
+    return host.reshape(tensor.shape).to(tensor.device)
 
 
 def parse(texts: Sequence[str], device: str | None = None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ __all__ = [
     "list_operations",
     "readiness_check",
     "reset_kernel",
+    "statistics",
     "validate",
     "which",
 ]
@@ -49,6 +50,19 @@ def which(operation: str, /, *args: Any, device: str | None = None, **keywords: 
     return Plan(found["kernel_id"], found["score"], found["workspace_bytes"], tuple(found["fallbacks"]))
 
 
+def statistics(operation: str, /, *args: Any, **keywords: Any) -> dict[str, int]:
+    """The statistics of the values of these arguments, as keywords for a call of `operation`.
+
+    Some kernels depend on values: the experts of a mixture on the load of the busiest one, ragged attention on the
+    longest request. An operation declares such statistics as parameters; passing one lets selection, measurements and
+    rules distinguish calls by it, and changes no result. The arguments are those of a call; only the ones that a statistic
+    describes are read, and they must be in host memory::
+
+        lz.ops.moe_experts(x, indices, weights, up, down, **lz.statistics("moe.experts", indices=indices.cpu()))
+    """
+    return _native.statistics(operation, *args, **keywords)
+
+
 class Explanation(Report):
     """Every candidate for a call with its score or its rejection reasons."""
 
@@ -67,7 +81,9 @@ def explain(operation: str, /, *args: Any, device: str | None = None, **keywords
     for candidate in data["candidates"]:
         candidate["runs_in"] = candidate["runs_in"] or device_worker_of(candidate["kernel"])
         rows.append((candidate["kernel"], candidate["chosen"], candidate["total"], "; ".join(_why(candidate)) or None))
-    title = f"{operation}: {plan.get('kernel') or 'no kernel can run this call'}"
+    known = [f"{one['name']}={one['value']}" for one in data["call"] if one["kind"] == "statistic" and one["value"] != "-1"]
+    call = f"{operation} with {', '.join(known)}" if known else operation
+    title = f"{call}: {plan.get('kernel') or 'no kernel can run this call'}"
     return Explanation((table(title, ("kernel", "chosen", "score", "why"), rows),), data)
 
 

@@ -333,7 +333,7 @@ OVERLOADS += [
 ]
 
 
-def _fake_attention_gqa_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+def _fake_attention_gqa_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_pages=None):
     if return_lse is None:
         return_lse = False
     axis_batch, axis_heads, axis_head_dim = q.shape
@@ -344,42 +344,42 @@ def _fake_attention_gqa_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices,
     return result_output
 
 
-def attention_gqa_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+def attention_gqa_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_pages=None, out=None):
     refuse_gradients("attention.gqa.decode.paged", q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks)
     if return_lse:
         if out is None:
-            return _layerzero.attention_gqa_decode_paged.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+            return _layerzero.attention_gqa_decode_paged.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages)
         out = out_tensors("attention.gqa.decode.paged", out, 2)
-        _layerzero.attention_gqa_decode_paged.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_gqa_decode_paged.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_gqa_decode_paged.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        return _layerzero.attention_gqa_decode_paged.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages)
     out = out_tensors("attention.gqa.decode.paged", out, 1)
-    _layerzero.attention_gqa_decode_paged.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    _layerzero.attention_gqa_decode_paged.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_gqa_decode_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_gqa_decode_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None) -> Tensor",
         "attention_gqa_decode_paged", _fake_attention_gqa_decode_paged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_gqa_decode_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_gqa_decode_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None) -> (Tensor, Tensor)",
         "attention_gqa_decode_paged", _fake_attention_gqa_decode_paged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_gqa_decode_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_gqa_decode_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None, Tensor(a!) out) -> ()",
         "attention_gqa_decode_paged", _fake_attention_gqa_decode_paged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_gqa_decode_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_decode_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_gqa_decode_paged", _fake_attention_gqa_decode_paged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
 
 
-def _fake_attention_gqa_decode_paged_fp8(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+def _fake_attention_gqa_decode_paged_fp8(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_pages=None):
     if return_lse is None:
         return_lse = False
     axis_batch, axis_heads, axis_head_dim = q.shape
@@ -390,36 +390,36 @@ def _fake_attention_gqa_decode_paged_fp8(q, k_cache, v_cache, kv_indptr, kv_indi
     return result_output
 
 
-def attention_gqa_decode_paged_fp8(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+def attention_gqa_decode_paged_fp8(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_pages=None, out=None):
     refuse_gradients("attention.gqa.decode.paged.fp8", q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale)
     if return_lse:
         if out is None:
-            return _layerzero.attention_gqa_decode_paged_fp8.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+            return _layerzero.attention_gqa_decode_paged_fp8.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages)
         out = out_tensors("attention.gqa.decode.paged.fp8", out, 2)
-        _layerzero.attention_gqa_decode_paged_fp8.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_gqa_decode_paged_fp8.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_gqa_decode_paged_fp8.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        return _layerzero.attention_gqa_decode_paged_fp8.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages)
     out = out_tensors("attention.gqa.decode.paged.fp8", out, 1)
-    _layerzero.attention_gqa_decode_paged_fp8.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    _layerzero.attention_gqa_decode_paged_fp8.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_gqa_decode_paged_fp8(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_gqa_decode_paged_fp8(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None) -> Tensor",
         "attention_gqa_decode_paged_fp8", _fake_attention_gqa_decode_paged_fp8, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_gqa_decode_paged_fp8.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_gqa_decode_paged_fp8.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None) -> (Tensor, Tensor)",
         "attention_gqa_decode_paged_fp8", _fake_attention_gqa_decode_paged_fp8, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_gqa_decode_paged_fp8.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_gqa_decode_paged_fp8.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None, Tensor(a!) out) -> ()",
         "attention_gqa_decode_paged_fp8", _fake_attention_gqa_decode_paged_fp8, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_gqa_decode_paged_fp8.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_decode_paged_fp8.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_gqa_decode_paged_fp8", _fake_attention_gqa_decode_paged_fp8, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
@@ -481,7 +481,7 @@ OVERLOADS += [
 ]
 
 
-def _fake_attention_gqa_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+def _fake_attention_gqa_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_seq_q=None, max_pages=None):
     if return_lse is None:
         return_lse = False
     axis_total_q, axis_heads, axis_head_dim = q.shape
@@ -492,42 +492,42 @@ def _fake_attention_gqa_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr,
     return result_output
 
 
-def attention_gqa_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+def attention_gqa_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_seq_q=None, max_pages=None, out=None):
     refuse_gradients("attention.gqa.prefill.paged", q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks)
     if return_lse:
         if out is None:
-            return _layerzero.attention_gqa_prefill_paged.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+            return _layerzero.attention_gqa_prefill_paged.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages)
         out = out_tensors("attention.gqa.prefill.paged", out, 2)
-        _layerzero.attention_gqa_prefill_paged.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_gqa_prefill_paged.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_gqa_prefill_paged.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        return _layerzero.attention_gqa_prefill_paged.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages)
     out = out_tensors("attention.gqa.prefill.paged", out, 1)
-    _layerzero.attention_gqa_prefill_paged.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    _layerzero.attention_gqa_prefill_paged.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_gqa_prefill_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_gqa_prefill_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None) -> Tensor",
         "attention_gqa_prefill_paged", _fake_attention_gqa_prefill_paged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_gqa_prefill_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_gqa_prefill_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None) -> (Tensor, Tensor)",
         "attention_gqa_prefill_paged", _fake_attention_gqa_prefill_paged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_gqa_prefill_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_gqa_prefill_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None, Tensor(a!) out) -> ()",
         "attention_gqa_prefill_paged", _fake_attention_gqa_prefill_paged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_gqa_prefill_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_prefill_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_gqa_prefill_paged", _fake_attention_gqa_prefill_paged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
 
 
-def _fake_attention_gqa_prefill_paged_fp8(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+def _fake_attention_gqa_prefill_paged_fp8(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_seq_q=None, max_pages=None):
     if return_lse is None:
         return_lse = False
     axis_total_q, axis_heads, axis_head_dim = q.shape
@@ -538,42 +538,42 @@ def _fake_attention_gqa_prefill_paged_fp8(q, k_cache, v_cache, qo_indptr, kv_ind
     return result_output
 
 
-def attention_gqa_prefill_paged_fp8(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+def attention_gqa_prefill_paged_fp8(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_seq_q=None, max_pages=None, out=None):
     refuse_gradients("attention.gqa.prefill.paged.fp8", q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale)
     if return_lse:
         if out is None:
-            return _layerzero.attention_gqa_prefill_paged_fp8.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+            return _layerzero.attention_gqa_prefill_paged_fp8.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages)
         out = out_tensors("attention.gqa.prefill.paged.fp8", out, 2)
-        _layerzero.attention_gqa_prefill_paged_fp8.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_gqa_prefill_paged_fp8.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_gqa_prefill_paged_fp8.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        return _layerzero.attention_gqa_prefill_paged_fp8.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages)
     out = out_tensors("attention.gqa.prefill.paged.fp8", out, 1)
-    _layerzero.attention_gqa_prefill_paged_fp8.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    _layerzero.attention_gqa_prefill_paged_fp8.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_gqa_prefill_paged_fp8(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_gqa_prefill_paged_fp8(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None) -> Tensor",
         "attention_gqa_prefill_paged_fp8", _fake_attention_gqa_prefill_paged_fp8, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_gqa_prefill_paged_fp8.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_gqa_prefill_paged_fp8.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None) -> (Tensor, Tensor)",
         "attention_gqa_prefill_paged_fp8", _fake_attention_gqa_prefill_paged_fp8, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_gqa_prefill_paged_fp8.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_gqa_prefill_paged_fp8.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None, Tensor(a!) out) -> ()",
         "attention_gqa_prefill_paged_fp8", _fake_attention_gqa_prefill_paged_fp8, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_gqa_prefill_paged_fp8.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_prefill_paged_fp8.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_gqa_prefill_paged_fp8", _fake_attention_gqa_prefill_paged_fp8, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
 
 
-def _fake_attention_gqa_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None):
+def _fake_attention_gqa_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, max_seq_q=None, max_seq_kv=None):
     if return_lse is None:
         return_lse = False
     axis_total_q, axis_heads, _ = q.shape
@@ -585,36 +585,36 @@ def _fake_attention_gqa_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slop
     return result_output
 
 
-def attention_gqa_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, out=None):
+def attention_gqa_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, max_seq_q=None, max_seq_kv=None, out=None):
     refuse_gradients("attention.gqa.prefill.ragged", q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks)
     if return_lse:
         if out is None:
-            return _layerzero.attention_gqa_prefill_ragged.lse(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale)
+            return _layerzero.attention_gqa_prefill_ragged.lse(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv)
         out = out_tensors("attention.gqa.prefill.ragged", out, 2)
-        _layerzero.attention_gqa_prefill_ragged.lse_out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_gqa_prefill_ragged.lse_out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_gqa_prefill_ragged.default(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale)
+        return _layerzero.attention_gqa_prefill_ragged.default(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv)
     out = out_tensors("attention.gqa.prefill.ragged", out, 1)
-    _layerzero.attention_gqa_prefill_ragged.out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, out=out[0])
+    _layerzero.attention_gqa_prefill_ragged.out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_gqa_prefill_ragged(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None) -> Tensor",
+        "attention_gqa_prefill_ragged(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None) -> Tensor",
         "attention_gqa_prefill_ragged", _fake_attention_gqa_prefill_ragged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_gqa_prefill_ragged.lse(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None) -> (Tensor, Tensor)",
+        "attention_gqa_prefill_ragged.lse(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None) -> (Tensor, Tensor)",
         "attention_gqa_prefill_ragged", _fake_attention_gqa_prefill_ragged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_gqa_prefill_ragged.out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, Tensor(a!) out) -> ()",
+        "attention_gqa_prefill_ragged.out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None, Tensor(a!) out) -> ()",
         "attention_gqa_prefill_ragged", _fake_attention_gqa_prefill_ragged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_gqa_prefill_ragged.lse_out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_prefill_ragged.lse_out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_gqa_prefill_ragged", _fake_attention_gqa_prefill_ragged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
@@ -741,7 +741,7 @@ OVERLOADS += [
 ]
 
 
-def _fake_attention_mla_decode_paged(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, *, sm_scale, return_lse=None):
+def _fake_attention_mla_decode_paged(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, *, sm_scale, return_lse=None, max_pages=None):
     if return_lse is None:
         return_lse = False
     axis_batch, axis_heads, axis_dim_ckv = q_nope.shape
@@ -752,36 +752,36 @@ def _fake_attention_mla_decode_paged(q_nope, q_pe, ckv_cache, kpe_cache, kv_indp
     return result_output
 
 
-def attention_mla_decode_paged(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, *, sm_scale, return_lse=None, out=None):
+def attention_mla_decode_paged(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, *, sm_scale, return_lse=None, max_pages=None, out=None):
     refuse_gradients("attention.mla.decode.paged", q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len)
     if return_lse:
         if out is None:
-            return _layerzero.attention_mla_decode_paged.lse(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale=sm_scale)
+            return _layerzero.attention_mla_decode_paged.lse(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale=sm_scale, max_pages=max_pages)
         out = out_tensors("attention.mla.decode.paged", out, 2)
-        _layerzero.attention_mla_decode_paged.lse_out(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale=sm_scale, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_mla_decode_paged.lse_out(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale=sm_scale, max_pages=max_pages, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_mla_decode_paged.default(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale=sm_scale)
+        return _layerzero.attention_mla_decode_paged.default(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale=sm_scale, max_pages=max_pages)
     out = out_tensors("attention.mla.decode.paged", out, 1)
-    _layerzero.attention_mla_decode_paged.out(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale=sm_scale, out=out[0])
+    _layerzero.attention_mla_decode_paged.out(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale=sm_scale, max_pages=max_pages, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_mla_decode_paged(Tensor q_nope, Tensor q_pe, Tensor ckv_cache, Tensor kpe_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, *, float sm_scale) -> Tensor",
+        "attention_mla_decode_paged(Tensor q_nope, Tensor q_pe, Tensor ckv_cache, Tensor kpe_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, *, float sm_scale, SymInt? max_pages=None) -> Tensor",
         "attention_mla_decode_paged", _fake_attention_mla_decode_paged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_mla_decode_paged.lse(Tensor q_nope, Tensor q_pe, Tensor ckv_cache, Tensor kpe_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, *, float sm_scale) -> (Tensor, Tensor)",
+        "attention_mla_decode_paged.lse(Tensor q_nope, Tensor q_pe, Tensor ckv_cache, Tensor kpe_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, *, float sm_scale, SymInt? max_pages=None) -> (Tensor, Tensor)",
         "attention_mla_decode_paged", _fake_attention_mla_decode_paged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_mla_decode_paged.out(Tensor q_nope, Tensor q_pe, Tensor ckv_cache, Tensor kpe_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, *, float sm_scale, Tensor(a!) out) -> ()",
+        "attention_mla_decode_paged.out(Tensor q_nope, Tensor q_pe, Tensor ckv_cache, Tensor kpe_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, *, float sm_scale, SymInt? max_pages=None, Tensor(a!) out) -> ()",
         "attention_mla_decode_paged", _fake_attention_mla_decode_paged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_mla_decode_paged.lse_out(Tensor q_nope, Tensor q_pe, Tensor ckv_cache, Tensor kpe_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, *, float sm_scale, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_mla_decode_paged.lse_out(Tensor q_nope, Tensor q_pe, Tensor ckv_cache, Tensor kpe_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, *, float sm_scale, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_mla_decode_paged", _fake_attention_mla_decode_paged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
@@ -833,7 +833,7 @@ OVERLOADS += [
 ]
 
 
-def _fake_attention_sparse_block(q, k, v, indptr, indices, *, block_rows, block_cols, soft_cap=None, sm_scale=None, return_lse=None):
+def _fake_attention_sparse_block(q, k, v, indptr, indices, *, block_rows, block_cols, soft_cap=None, sm_scale=None, return_lse=None, max_blocks=None):
     if return_lse is None:
         return_lse = False
     axis_m, axis_heads, axis_head_dim = q.shape
@@ -844,36 +844,36 @@ def _fake_attention_sparse_block(q, k, v, indptr, indices, *, block_rows, block_
     return result_output
 
 
-def attention_sparse_block(q, k, v, indptr, indices, *, block_rows, block_cols, soft_cap=None, sm_scale=None, return_lse=None, out=None):
+def attention_sparse_block(q, k, v, indptr, indices, *, block_rows, block_cols, soft_cap=None, sm_scale=None, return_lse=None, max_blocks=None, out=None):
     refuse_gradients("attention.sparse.block", q, k, v, indptr, indices)
     if return_lse:
         if out is None:
-            return _layerzero.attention_sparse_block.lse(q, k, v, indptr, indices, block_rows=block_rows, block_cols=block_cols, soft_cap=soft_cap, sm_scale=sm_scale)
+            return _layerzero.attention_sparse_block.lse(q, k, v, indptr, indices, block_rows=block_rows, block_cols=block_cols, soft_cap=soft_cap, sm_scale=sm_scale, max_blocks=max_blocks)
         out = out_tensors("attention.sparse.block", out, 2)
-        _layerzero.attention_sparse_block.lse_out(q, k, v, indptr, indices, block_rows=block_rows, block_cols=block_cols, soft_cap=soft_cap, sm_scale=sm_scale, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_sparse_block.lse_out(q, k, v, indptr, indices, block_rows=block_rows, block_cols=block_cols, soft_cap=soft_cap, sm_scale=sm_scale, max_blocks=max_blocks, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_sparse_block.default(q, k, v, indptr, indices, block_rows=block_rows, block_cols=block_cols, soft_cap=soft_cap, sm_scale=sm_scale)
+        return _layerzero.attention_sparse_block.default(q, k, v, indptr, indices, block_rows=block_rows, block_cols=block_cols, soft_cap=soft_cap, sm_scale=sm_scale, max_blocks=max_blocks)
     out = out_tensors("attention.sparse.block", out, 1)
-    _layerzero.attention_sparse_block.out(q, k, v, indptr, indices, block_rows=block_rows, block_cols=block_cols, soft_cap=soft_cap, sm_scale=sm_scale, out=out[0])
+    _layerzero.attention_sparse_block.out(q, k, v, indptr, indices, block_rows=block_rows, block_cols=block_cols, soft_cap=soft_cap, sm_scale=sm_scale, max_blocks=max_blocks, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_sparse_block(Tensor q, Tensor k, Tensor v, Tensor indptr, Tensor indices, *, SymInt block_rows, SymInt block_cols, float? soft_cap=None, float? sm_scale=None) -> Tensor",
+        "attention_sparse_block(Tensor q, Tensor k, Tensor v, Tensor indptr, Tensor indices, *, SymInt block_rows, SymInt block_cols, float? soft_cap=None, float? sm_scale=None, SymInt? max_blocks=None) -> Tensor",
         "attention_sparse_block", _fake_attention_sparse_block, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_sparse_block.lse(Tensor q, Tensor k, Tensor v, Tensor indptr, Tensor indices, *, SymInt block_rows, SymInt block_cols, float? soft_cap=None, float? sm_scale=None) -> (Tensor, Tensor)",
+        "attention_sparse_block.lse(Tensor q, Tensor k, Tensor v, Tensor indptr, Tensor indices, *, SymInt block_rows, SymInt block_cols, float? soft_cap=None, float? sm_scale=None, SymInt? max_blocks=None) -> (Tensor, Tensor)",
         "attention_sparse_block", _fake_attention_sparse_block, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_sparse_block.out(Tensor q, Tensor k, Tensor v, Tensor indptr, Tensor indices, *, SymInt block_rows, SymInt block_cols, float? soft_cap=None, float? sm_scale=None, Tensor(a!) out) -> ()",
+        "attention_sparse_block.out(Tensor q, Tensor k, Tensor v, Tensor indptr, Tensor indices, *, SymInt block_rows, SymInt block_cols, float? soft_cap=None, float? sm_scale=None, SymInt? max_blocks=None, Tensor(a!) out) -> ()",
         "attention_sparse_block", _fake_attention_sparse_block, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_sparse_block.lse_out(Tensor q, Tensor k, Tensor v, Tensor indptr, Tensor indices, *, SymInt block_rows, SymInt block_cols, float? soft_cap=None, float? sm_scale=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_sparse_block.lse_out(Tensor q, Tensor k, Tensor v, Tensor indptr, Tensor indices, *, SymInt block_rows, SymInt block_cols, float? soft_cap=None, float? sm_scale=None, SymInt? max_blocks=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_sparse_block", _fake_attention_sparse_block, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
@@ -1025,7 +1025,7 @@ OVERLOADS += [
 ]
 
 
-def _fake_attention_standard_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+def _fake_attention_standard_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_pages=None):
     if return_lse is None:
         return_lse = False
     axis_batch, axis_heads, axis_head_dim = q.shape
@@ -1036,36 +1036,36 @@ def _fake_attention_standard_decode_paged(q, k_cache, v_cache, kv_indptr, kv_ind
     return result_output
 
 
-def attention_standard_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+def attention_standard_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_pages=None, out=None):
     refuse_gradients("attention.standard.decode.paged", q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks)
     if return_lse:
         if out is None:
-            return _layerzero.attention_standard_decode_paged.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+            return _layerzero.attention_standard_decode_paged.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages)
         out = out_tensors("attention.standard.decode.paged", out, 2)
-        _layerzero.attention_standard_decode_paged.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_standard_decode_paged.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_standard_decode_paged.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        return _layerzero.attention_standard_decode_paged.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages)
     out = out_tensors("attention.standard.decode.paged", out, 1)
-    _layerzero.attention_standard_decode_paged.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    _layerzero.attention_standard_decode_paged.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_standard_decode_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_standard_decode_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None) -> Tensor",
         "attention_standard_decode_paged", _fake_attention_standard_decode_paged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_standard_decode_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_standard_decode_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None) -> (Tensor, Tensor)",
         "attention_standard_decode_paged", _fake_attention_standard_decode_paged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_standard_decode_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_standard_decode_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None, Tensor(a!) out) -> ()",
         "attention_standard_decode_paged", _fake_attention_standard_decode_paged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_standard_decode_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_standard_decode_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_standard_decode_paged", _fake_attention_standard_decode_paged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
@@ -1127,7 +1127,7 @@ OVERLOADS += [
 ]
 
 
-def _fake_attention_standard_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+def _fake_attention_standard_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_seq_q=None, max_pages=None):
     if return_lse is None:
         return_lse = False
     axis_total_q, axis_heads, axis_head_dim = q.shape
@@ -1138,42 +1138,42 @@ def _fake_attention_standard_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_in
     return result_output
 
 
-def attention_standard_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+def attention_standard_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_seq_q=None, max_pages=None, out=None):
     refuse_gradients("attention.standard.prefill.paged", q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks)
     if return_lse:
         if out is None:
-            return _layerzero.attention_standard_prefill_paged.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+            return _layerzero.attention_standard_prefill_paged.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages)
         out = out_tensors("attention.standard.prefill.paged", out, 2)
-        _layerzero.attention_standard_prefill_paged.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_standard_prefill_paged.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_standard_prefill_paged.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        return _layerzero.attention_standard_prefill_paged.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages)
     out = out_tensors("attention.standard.prefill.paged", out, 1)
-    _layerzero.attention_standard_prefill_paged.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    _layerzero.attention_standard_prefill_paged.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_standard_prefill_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_standard_prefill_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None) -> Tensor",
         "attention_standard_prefill_paged", _fake_attention_standard_prefill_paged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_standard_prefill_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_standard_prefill_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None) -> (Tensor, Tensor)",
         "attention_standard_prefill_paged", _fake_attention_standard_prefill_paged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_standard_prefill_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_standard_prefill_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None, Tensor(a!) out) -> ()",
         "attention_standard_prefill_paged", _fake_attention_standard_prefill_paged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_standard_prefill_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_standard_prefill_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_standard_prefill_paged", _fake_attention_standard_prefill_paged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
 
 
-def _fake_attention_standard_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None):
+def _fake_attention_standard_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, max_seq_q=None, max_seq_kv=None):
     if return_lse is None:
         return_lse = False
     axis_total_q, axis_heads, _ = q.shape
@@ -1185,36 +1185,36 @@ def _fake_attention_standard_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi
     return result_output
 
 
-def attention_standard_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, out=None):
+def attention_standard_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, max_seq_q=None, max_seq_kv=None, out=None):
     refuse_gradients("attention.standard.prefill.ragged", q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks)
     if return_lse:
         if out is None:
-            return _layerzero.attention_standard_prefill_ragged.lse(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale)
+            return _layerzero.attention_standard_prefill_ragged.lse(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv)
         out = out_tensors("attention.standard.prefill.ragged", out, 2)
-        _layerzero.attention_standard_prefill_ragged.lse_out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_standard_prefill_ragged.lse_out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_standard_prefill_ragged.default(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale)
+        return _layerzero.attention_standard_prefill_ragged.default(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv)
     out = out_tensors("attention.standard.prefill.ragged", out, 1)
-    _layerzero.attention_standard_prefill_ragged.out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, out=out[0])
+    _layerzero.attention_standard_prefill_ragged.out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_standard_prefill_ragged(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None) -> Tensor",
+        "attention_standard_prefill_ragged(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None) -> Tensor",
         "attention_standard_prefill_ragged", _fake_attention_standard_prefill_ragged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_standard_prefill_ragged.lse(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None) -> (Tensor, Tensor)",
+        "attention_standard_prefill_ragged.lse(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None) -> (Tensor, Tensor)",
         "attention_standard_prefill_ragged", _fake_attention_standard_prefill_ragged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_standard_prefill_ragged.out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, Tensor(a!) out) -> ()",
+        "attention_standard_prefill_ragged.out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None, Tensor(a!) out) -> ()",
         "attention_standard_prefill_ragged", _fake_attention_standard_prefill_ragged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_standard_prefill_ragged.lse_out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_standard_prefill_ragged.lse_out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_standard_prefill_ragged", _fake_attention_standard_prefill_ragged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
@@ -1685,57 +1685,57 @@ OVERLOADS += [
 ]
 
 
-def _fake_moe_experts(x, indices, weights, gate_up_weight, down_weight, gate_up_bias=None, down_bias=None, *, activation=None, gate_up_layout=None, alpha=None, limit=None, up_offset=None):
+def _fake_moe_experts(x, indices, weights, gate_up_weight, down_weight, gate_up_bias=None, down_bias=None, *, activation=None, gate_up_layout=None, alpha=None, limit=None, up_offset=None, max_expert_load=None):
     *axis_rows, _ = x.shape
     _, axis_out_features, _ = down_weight.shape
     result_output = x.new_empty((*axis_rows, axis_out_features), dtype=x.dtype)
     return result_output
 
 
-def moe_experts(x, indices, weights, gate_up_weight, down_weight, gate_up_bias=None, down_bias=None, *, activation=None, gate_up_layout=None, alpha=None, limit=None, up_offset=None, out=None):
+def moe_experts(x, indices, weights, gate_up_weight, down_weight, gate_up_bias=None, down_bias=None, *, activation=None, gate_up_layout=None, alpha=None, limit=None, up_offset=None, max_expert_load=None, out=None):
     refuse_gradients("moe.experts", x, indices, weights, gate_up_weight, down_weight, gate_up_bias, down_bias)
     if out is None:
-        return _layerzero.moe_experts.default(x, indices, weights, gate_up_weight, down_weight, gate_up_bias, down_bias, activation=activation, gate_up_layout=gate_up_layout, alpha=alpha, limit=limit, up_offset=up_offset)
+        return _layerzero.moe_experts.default(x, indices, weights, gate_up_weight, down_weight, gate_up_bias, down_bias, activation=activation, gate_up_layout=gate_up_layout, alpha=alpha, limit=limit, up_offset=up_offset, max_expert_load=max_expert_load)
     out = out_tensors("moe.experts", out, 1)
-    _layerzero.moe_experts.out(x, indices, weights, gate_up_weight, down_weight, gate_up_bias, down_bias, activation=activation, gate_up_layout=gate_up_layout, alpha=alpha, limit=limit, up_offset=up_offset, out=out[0])
+    _layerzero.moe_experts.out(x, indices, weights, gate_up_weight, down_weight, gate_up_bias, down_bias, activation=activation, gate_up_layout=gate_up_layout, alpha=alpha, limit=limit, up_offset=up_offset, max_expert_load=max_expert_load, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "moe_experts(Tensor x, Tensor indices, Tensor weights, Tensor gate_up_weight, Tensor down_weight, Tensor? gate_up_bias=None, Tensor? down_bias=None, *, str? activation=None, str? gate_up_layout=None, float? alpha=None, float? limit=None, float? up_offset=None) -> Tensor",
+        "moe_experts(Tensor x, Tensor indices, Tensor weights, Tensor gate_up_weight, Tensor down_weight, Tensor? gate_up_bias=None, Tensor? down_bias=None, *, str? activation=None, str? gate_up_layout=None, float? alpha=None, float? limit=None, float? up_offset=None, SymInt? max_expert_load=None) -> Tensor",
         "moe_experts", _fake_moe_experts, {}, 1, (),
     ),
     Overload(
-        "moe_experts.out(Tensor x, Tensor indices, Tensor weights, Tensor gate_up_weight, Tensor down_weight, Tensor? gate_up_bias=None, Tensor? down_bias=None, *, str? activation=None, str? gate_up_layout=None, float? alpha=None, float? limit=None, float? up_offset=None, Tensor(a!) out) -> ()",
+        "moe_experts.out(Tensor x, Tensor indices, Tensor weights, Tensor gate_up_weight, Tensor down_weight, Tensor? gate_up_bias=None, Tensor? down_bias=None, *, str? activation=None, str? gate_up_layout=None, float? alpha=None, float? limit=None, float? up_offset=None, SymInt? max_expert_load=None, Tensor(a!) out) -> ()",
         "moe_experts", _fake_moe_experts, {}, 1, ("out",),
     ),
 ]
 
 
-def _fake_moe_experts_quantized(x, indices, weights, gate_up_weight, gate_up_scale, down_weight, down_scale, gate_up_bias=None, down_bias=None, *, format, granularity, group_size=None, intermediate=None, activation=None, gate_up_layout=None, alpha=None, limit=None, up_offset=None):
+def _fake_moe_experts_quantized(x, indices, weights, gate_up_weight, gate_up_scale, down_weight, down_scale, gate_up_bias=None, down_bias=None, *, format, granularity, group_size=None, intermediate=None, activation=None, gate_up_layout=None, alpha=None, limit=None, up_offset=None, max_expert_load=None):
     *axis_rows, _ = x.shape
     _, axis_out_features, _ = down_weight.shape
     result_output = x.new_empty((*axis_rows, axis_out_features), dtype=x.dtype)
     return result_output
 
 
-def moe_experts_quantized(x, indices, weights, gate_up_weight, gate_up_scale, down_weight, down_scale, gate_up_bias=None, down_bias=None, *, format, granularity, group_size=None, intermediate=None, activation=None, gate_up_layout=None, alpha=None, limit=None, up_offset=None, out=None):
+def moe_experts_quantized(x, indices, weights, gate_up_weight, gate_up_scale, down_weight, down_scale, gate_up_bias=None, down_bias=None, *, format, granularity, group_size=None, intermediate=None, activation=None, gate_up_layout=None, alpha=None, limit=None, up_offset=None, max_expert_load=None, out=None):
     refuse_gradients("moe.experts.quantized", x, indices, weights, gate_up_weight, gate_up_scale, down_weight, down_scale, gate_up_bias, down_bias)
     if out is None:
-        return _layerzero.moe_experts_quantized.default(x, indices, weights, gate_up_weight, gate_up_scale, down_weight, down_scale, gate_up_bias, down_bias, format=format, granularity=granularity, group_size=group_size, intermediate=intermediate, activation=activation, gate_up_layout=gate_up_layout, alpha=alpha, limit=limit, up_offset=up_offset)
+        return _layerzero.moe_experts_quantized.default(x, indices, weights, gate_up_weight, gate_up_scale, down_weight, down_scale, gate_up_bias, down_bias, format=format, granularity=granularity, group_size=group_size, intermediate=intermediate, activation=activation, gate_up_layout=gate_up_layout, alpha=alpha, limit=limit, up_offset=up_offset, max_expert_load=max_expert_load)
     out = out_tensors("moe.experts.quantized", out, 1)
-    _layerzero.moe_experts_quantized.out(x, indices, weights, gate_up_weight, gate_up_scale, down_weight, down_scale, gate_up_bias, down_bias, format=format, granularity=granularity, group_size=group_size, intermediate=intermediate, activation=activation, gate_up_layout=gate_up_layout, alpha=alpha, limit=limit, up_offset=up_offset, out=out[0])
+    _layerzero.moe_experts_quantized.out(x, indices, weights, gate_up_weight, gate_up_scale, down_weight, down_scale, gate_up_bias, down_bias, format=format, granularity=granularity, group_size=group_size, intermediate=intermediate, activation=activation, gate_up_layout=gate_up_layout, alpha=alpha, limit=limit, up_offset=up_offset, max_expert_load=max_expert_load, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "moe_experts_quantized(Tensor x, Tensor indices, Tensor weights, Tensor gate_up_weight, Tensor gate_up_scale, Tensor down_weight, Tensor down_scale, Tensor? gate_up_bias=None, Tensor? down_bias=None, *, str format, str granularity, SymInt? group_size=None, SymInt? intermediate=None, str? activation=None, str? gate_up_layout=None, float? alpha=None, float? limit=None, float? up_offset=None) -> Tensor",
+        "moe_experts_quantized(Tensor x, Tensor indices, Tensor weights, Tensor gate_up_weight, Tensor gate_up_scale, Tensor down_weight, Tensor down_scale, Tensor? gate_up_bias=None, Tensor? down_bias=None, *, str format, str granularity, SymInt? group_size=None, SymInt? intermediate=None, str? activation=None, str? gate_up_layout=None, float? alpha=None, float? limit=None, float? up_offset=None, SymInt? max_expert_load=None) -> Tensor",
         "moe_experts_quantized", _fake_moe_experts_quantized, {}, 1, (),
     ),
     Overload(
-        "moe_experts_quantized.out(Tensor x, Tensor indices, Tensor weights, Tensor gate_up_weight, Tensor gate_up_scale, Tensor down_weight, Tensor down_scale, Tensor? gate_up_bias=None, Tensor? down_bias=None, *, str format, str granularity, SymInt? group_size=None, SymInt? intermediate=None, str? activation=None, str? gate_up_layout=None, float? alpha=None, float? limit=None, float? up_offset=None, Tensor(a!) out) -> ()",
+        "moe_experts_quantized.out(Tensor x, Tensor indices, Tensor weights, Tensor gate_up_weight, Tensor gate_up_scale, Tensor down_weight, Tensor down_scale, Tensor? gate_up_bias=None, Tensor? down_bias=None, *, str format, str granularity, SymInt? group_size=None, SymInt? intermediate=None, str? activation=None, str? gate_up_layout=None, float? alpha=None, float? limit=None, float? up_offset=None, SymInt? max_expert_load=None, Tensor(a!) out) -> ()",
         "moe_experts_quantized", _fake_moe_experts_quantized, {}, 1, ("out",),
     ),
 ]

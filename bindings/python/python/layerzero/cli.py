@@ -348,7 +348,7 @@ def _kernels(options: argparse.Namespace) -> Report:
 
 
 def _explain(options: argparse.Namespace) -> Report:
-    return lz.explain(options.operation, device=_device(options), **_cli_arguments.parse(options.arguments))
+    return lz.explain(options.operation, device=_device(options), **_cli_arguments.call(options.operation, options.arguments))
 
 
 def _config(options: argparse.Namespace) -> Report:
@@ -364,7 +364,7 @@ def _bench(options: argparse.Namespace) -> Report:
         from layerzero._bench import gpu
 
         return gpu.run(options.output, options.limit)
-    arguments = _cli_arguments.parse(options.arguments)
+    arguments = _cli_arguments.call(options.operation, options.arguments)
     plan = lz.which(options.operation, **arguments)
     function = getattr(lz.ops, options.operation.replace(".", "_"))
     rows = []
@@ -412,7 +412,7 @@ def _tune(options: argparse.Namespace) -> Report:
         )
     on_host = device is None or device.startswith("cpu")
     reports = [
-        lz.tune(operation, samples=options.samples, **_cli_arguments.parse(texts, None if on_host else device))
+        lz.tune(operation, samples=options.samples, **_cli_arguments.call(operation, texts, None if on_host else device))
         for operation, texts in calls
     ]
     if len(reports) == 1 and not options.calls:
@@ -437,7 +437,7 @@ def _solve(options: argparse.Namespace) -> Report:
 
 
 def _freeze(options: argparse.Namespace) -> Report:
-    call = (options.operation, _cli_arguments.parse(options.arguments))
+    call = (options.operation, _cli_arguments.call(options.operation, options.arguments))
     text = lz.freeze(options.output, [call], device=_device(options))
     rows = [(line,) for line in text.splitlines()]
     return Report((table(options.output, ("decisions",), rows),), {"path": options.output, "text": text})

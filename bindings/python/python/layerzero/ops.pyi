@@ -664,6 +664,7 @@ class _AttentionGqaDecodePagedPlan(PlanHandle):
         sm_scale: float | None = None,
         return_lse: bool | None = None,
         layout: Literal["NHD", "HND"] | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]: ...
 
@@ -684,6 +685,7 @@ class _AttentionGqaDecodePaged:
         sm_scale: float | None = None,
         return_lse: bool | None = None,
         layout: Literal["NHD", "HND"] | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]:
         r"""One decode step of grouped-query attention over a paged cache.
@@ -725,6 +727,7 @@ class _AttentionGqaDecodePaged:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
+            max_pages: Number of pages of the longest request (default `-1`).
 
         Returns:
             output: `[batch, heads, head_dim]` `T`. Attended values.
@@ -756,6 +759,7 @@ class _AttentionGqaDecodePaged:
         sm_scale: float | None = None,
         return_lse: bool | None = None,
         layout: Literal["NHD", "HND"] | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _AttentionGqaDecodePagedPlan: ...
 
@@ -780,6 +784,7 @@ class _AttentionGqaDecodePagedFp8Plan(PlanHandle):
         sm_scale: float | None = None,
         return_lse: bool | None = None,
         layout: Literal["NHD", "HND"] | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]: ...
 
@@ -802,6 +807,7 @@ class _AttentionGqaDecodePagedFp8:
         sm_scale: float | None = None,
         return_lse: bool | None = None,
         layout: Literal["NHD", "HND"] | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]:
         r"""One decode step of grouped-query attention over a paged FP8 cache.
@@ -845,6 +851,7 @@ class _AttentionGqaDecodePagedFp8:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
+            max_pages: Number of pages of the longest request (default `-1`).
 
         Returns:
             output: `[batch, heads, head_dim]` `T`. Attended values.
@@ -878,6 +885,7 @@ class _AttentionGqaDecodePagedFp8:
         sm_scale: float | None = None,
         return_lse: bool | None = None,
         layout: Literal["NHD", "HND"] | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _AttentionGqaDecodePagedFp8Plan: ...
 
@@ -1029,6 +1037,8 @@ class _AttentionGqaPrefillPagedPlan(PlanHandle):
         sm_scale: float | None = None,
         return_lse: bool | None = None,
         layout: Literal["NHD", "HND"] | None = None,
+        max_seq_q: int | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]: ...
 
@@ -1052,6 +1062,8 @@ class _AttentionGqaPrefillPaged:
         sm_scale: float | None = None,
         return_lse: bool | None = None,
         layout: Literal["NHD", "HND"] | None = None,
+        max_seq_q: int | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]:
         r"""Grouped-query attention of requests of different lengths over a paged cache.
@@ -1100,6 +1112,8 @@ class _AttentionGqaPrefillPaged:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
+            max_seq_q: Number of queries of the longest request (default `-1`).
+            max_pages: Number of pages of the longest request (default `-1`).
 
         Returns:
             output: `[total_q, heads, head_dim]` `T`. Attended values of all requests.
@@ -1135,6 +1149,8 @@ class _AttentionGqaPrefillPaged:
         sm_scale: float | None = None,
         return_lse: bool | None = None,
         layout: Literal["NHD", "HND"] | None = None,
+        max_seq_q: int | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _AttentionGqaPrefillPagedPlan: ...
 
@@ -1162,6 +1178,8 @@ class _AttentionGqaPrefillPagedFp8Plan(PlanHandle):
         sm_scale: float | None = None,
         return_lse: bool | None = None,
         layout: Literal["NHD", "HND"] | None = None,
+        max_seq_q: int | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]: ...
 
@@ -1187,6 +1205,8 @@ class _AttentionGqaPrefillPagedFp8:
         sm_scale: float | None = None,
         return_lse: bool | None = None,
         layout: Literal["NHD", "HND"] | None = None,
+        max_seq_q: int | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]:
         r"""Grouped-query attention of requests of different lengths over a paged FP8 cache.
@@ -1237,6 +1257,8 @@ class _AttentionGqaPrefillPagedFp8:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
+            max_seq_q: Number of queries of the longest request (default `-1`).
+            max_pages: Number of pages of the longest request (default `-1`).
 
         Returns:
             output: `[total_q, heads, head_dim]` `T`. Attended values of all requests.
@@ -1274,6 +1296,8 @@ class _AttentionGqaPrefillPagedFp8:
         sm_scale: float | None = None,
         return_lse: bool | None = None,
         layout: Literal["NHD", "HND"] | None = None,
+        max_seq_q: int | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _AttentionGqaPrefillPagedFp8Plan: ...
 
@@ -1296,6 +1320,8 @@ class _AttentionGqaPrefillRaggedPlan(PlanHandle):
         soft_cap: float | None = None,
         sm_scale: float | None = None,
         return_lse: bool | None = None,
+        max_seq_q: int | None = None,
+        max_seq_kv: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]: ...
 
@@ -1316,6 +1342,8 @@ class _AttentionGqaPrefillRagged:
         soft_cap: float | None = None,
         sm_scale: float | None = None,
         return_lse: bool | None = None,
+        max_seq_q: int | None = None,
+        max_seq_kv: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]:
         r"""Grouped-query attention of concatenated requests of different lengths, without padding.
@@ -1356,6 +1384,8 @@ class _AttentionGqaPrefillRagged:
             soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned (default `false`).
+            max_seq_q: Number of queries of the longest request (default `-1`).
+            max_seq_kv: Number of keys of the longest request (default `-1`).
 
         Returns:
             output: `[total_q, heads, head_dim_v]` `T`. Attended values of all requests.
@@ -1386,6 +1416,8 @@ class _AttentionGqaPrefillRagged:
         soft_cap: float | None = None,
         sm_scale: float | None = None,
         return_lse: bool | None = None,
+        max_seq_q: int | None = None,
+        max_seq_kv: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _AttentionGqaPrefillRaggedPlan: ...
 
@@ -1651,6 +1683,7 @@ class _AttentionMlaDecodePagedPlan(PlanHandle):
         *,
         sm_scale: float,
         return_lse: bool | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]: ...
 
@@ -1667,6 +1700,7 @@ class _AttentionMlaDecodePaged:
         *,
         sm_scale: float,
         return_lse: bool | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]:
         r"""One decode step of multi-head latent attention over a paged compressed cache.
@@ -1694,6 +1728,7 @@ class _AttentionMlaDecodePaged:
             kv_last_page_len: `[batch]` int32. Number of filled slots in the last page of each request.
             sm_scale: Softmax scale; required, because it depends on the head dimension before absorption (required).
             return_lse: Whether lse is returned (default `false`).
+            max_pages: Number of pages of the longest request (default `-1`).
 
         Returns:
             output: `[batch, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
@@ -1722,6 +1757,7 @@ class _AttentionMlaDecodePaged:
         *,
         sm_scale: float,
         return_lse: bool | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _AttentionMlaDecodePagedPlan: ...
 
@@ -1823,6 +1859,7 @@ class _AttentionSparseBlockPlan(PlanHandle):
         soft_cap: float | None = None,
         sm_scale: float | None = None,
         return_lse: bool | None = None,
+        max_blocks: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]: ...
 
@@ -1840,6 +1877,7 @@ class _AttentionSparseBlock:
         soft_cap: float | None = None,
         sm_scale: float | None = None,
         return_lse: bool | None = None,
+        max_blocks: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]:
         r"""Block-sparse attention, in which each block of queries attends to a list of blocks of keys.
@@ -1870,6 +1908,7 @@ class _AttentionSparseBlock:
             soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned (default `false`).
+            max_blocks: Number of key blocks of the longest list (default `-1`).
 
         Returns:
             output: `[m, heads, head_dim]` `T`. Attended values.
@@ -1897,6 +1936,7 @@ class _AttentionSparseBlock:
         soft_cap: float | None = None,
         sm_scale: float | None = None,
         return_lse: bool | None = None,
+        max_blocks: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _AttentionSparseBlockPlan: ...
 
@@ -2197,6 +2237,7 @@ class _AttentionStandardDecodePagedPlan(PlanHandle):
         sm_scale: float | None = None,
         return_lse: bool | None = None,
         layout: Literal["NHD", "HND"] | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]: ...
 
@@ -2217,6 +2258,7 @@ class _AttentionStandardDecodePaged:
         sm_scale: float | None = None,
         return_lse: bool | None = None,
         layout: Literal["NHD", "HND"] | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]:
         r"""One decode step of attention over a paged cache.
@@ -2254,6 +2296,7 @@ class _AttentionStandardDecodePaged:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
+            max_pages: Number of pages of the longest request (default `-1`).
 
         Returns:
             output: `[batch, heads, head_dim]` `T`. Attended values.
@@ -2285,6 +2328,7 @@ class _AttentionStandardDecodePaged:
         sm_scale: float | None = None,
         return_lse: bool | None = None,
         layout: Literal["NHD", "HND"] | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _AttentionStandardDecodePagedPlan: ...
 
@@ -2430,6 +2474,8 @@ class _AttentionStandardPrefillPagedPlan(PlanHandle):
         sm_scale: float | None = None,
         return_lse: bool | None = None,
         layout: Literal["NHD", "HND"] | None = None,
+        max_seq_q: int | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]: ...
 
@@ -2453,6 +2499,8 @@ class _AttentionStandardPrefillPaged:
         sm_scale: float | None = None,
         return_lse: bool | None = None,
         layout: Literal["NHD", "HND"] | None = None,
+        max_seq_q: int | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]:
         r"""Attention of requests of different lengths over a paged cache.
@@ -2497,6 +2545,8 @@ class _AttentionStandardPrefillPaged:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
+            max_seq_q: Number of queries of the longest request (default `-1`).
+            max_pages: Number of pages of the longest request (default `-1`).
 
         Returns:
             output: `[total_q, heads, head_dim]` `T`. Attended values of all requests.
@@ -2532,6 +2582,8 @@ class _AttentionStandardPrefillPaged:
         sm_scale: float | None = None,
         return_lse: bool | None = None,
         layout: Literal["NHD", "HND"] | None = None,
+        max_seq_q: int | None = None,
+        max_pages: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _AttentionStandardPrefillPagedPlan: ...
 
@@ -2554,6 +2606,8 @@ class _AttentionStandardPrefillRaggedPlan(PlanHandle):
         soft_cap: float | None = None,
         sm_scale: float | None = None,
         return_lse: bool | None = None,
+        max_seq_q: int | None = None,
+        max_seq_kv: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]: ...
 
@@ -2574,6 +2628,8 @@ class _AttentionStandardPrefillRagged:
         soft_cap: float | None = None,
         sm_scale: float | None = None,
         return_lse: bool | None = None,
+        max_seq_q: int | None = None,
+        max_seq_kv: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]:
         r"""Attention of concatenated requests of different lengths, without padding.
@@ -2610,6 +2666,8 @@ class _AttentionStandardPrefillRagged:
             soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned (default `false`).
+            max_seq_q: Number of queries of the longest request (default `-1`).
+            max_seq_kv: Number of keys of the longest request (default `-1`).
 
         Returns:
             output: `[total_q, heads, head_dim_v]` `T`. Attended values of all requests.
@@ -2640,6 +2698,8 @@ class _AttentionStandardPrefillRagged:
         soft_cap: float | None = None,
         sm_scale: float | None = None,
         return_lse: bool | None = None,
+        max_seq_q: int | None = None,
+        max_seq_kv: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _AttentionStandardPrefillRaggedPlan: ...
 
@@ -3781,6 +3841,7 @@ class _MoeExpertsPlan(PlanHandle):
         alpha: float | None = None,
         limit: float | None = None,
         up_offset: float | None = None,
+        max_expert_load: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T: ...
 
@@ -3800,6 +3861,7 @@ class _MoeExperts:
         alpha: float | None = None,
         limit: float | None = None,
         up_offset: float | None = None,
+        max_expert_load: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T:
         r"""The gated feed-forward blocks of the chosen experts of each token, and their weighted sum.
@@ -3833,6 +3895,7 @@ class _MoeExperts:
             alpha: Steepness of silu (default `1`).
             limit: Bound of gate and up; 0 means none (default `0`).
             up_offset: Added to up (default `0`).
+            max_expert_load: Number of tokens of the busiest expert (default `-1`).
 
         Returns:
             output: `[rows..., out_features]` `T`. The weighted sum of the experts' results.
@@ -3861,6 +3924,7 @@ class _MoeExperts:
         alpha: float | None = None,
         limit: float | None = None,
         up_offset: float | None = None,
+        max_expert_load: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _MoeExpertsPlan: ...
 
@@ -3888,6 +3952,7 @@ class _MoeExpertsQuantizedPlan(PlanHandle):
         alpha: float | None = None,
         limit: float | None = None,
         up_offset: float | None = None,
+        max_expert_load: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T: ...
 
@@ -3913,6 +3978,7 @@ class _MoeExpertsQuantized:
         alpha: float | None = None,
         limit: float | None = None,
         up_offset: float | None = None,
+        max_expert_load: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T:
         r"""The gated feed-forward blocks of the chosen experts of each token with quantized weights, and their weighted sum.
@@ -3950,6 +4016,7 @@ class _MoeExpertsQuantized:
             alpha: Steepness of silu (default `1`).
             limit: Bound of gate and up; 0 means none (default `0`).
             up_offset: Added to up (default `0`).
+            max_expert_load: Number of tokens of the busiest expert (default `-1`).
 
         Returns:
             output: `[rows..., out_features]` `T`. The weighted sum of the experts' results.
@@ -3986,6 +4053,7 @@ class _MoeExpertsQuantized:
         alpha: float | None = None,
         limit: float | None = None,
         up_offset: float | None = None,
+        max_expert_load: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _MoeExpertsQuantizedPlan: ...
 

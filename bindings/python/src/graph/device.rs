@@ -157,7 +157,7 @@ fn params<'py>(
     step: &Step<DeviceKernel>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let params = PyDict::new(py);
-    for (param, arg) in schema.params.iter().zip(step.args.iter().skip(schema.inputs.len())) {
+    for (param, arg) in schema.kernel_params().zip(step.args.iter().skip(schema.inputs.len())) {
         let StepArg::Param(Some(value)) = arg else { continue };
         match (value, &param.ty) {
             (Value::Int(value), _) => params.set_item(&param.name, value)?,

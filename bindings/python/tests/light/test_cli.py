@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from onnx_writer import model, node, tensor, value
 
+import layerzero
+from layerzero import _cli_arguments
+
 
 def lz(*arguments, **options):
     command = [sys.executable, "-m", "layerzero", *arguments]
@@ -98,3 +101,17 @@ def test_tokens_of_a_conversation(tokenizer_path, tmp_path):
 def test_tokenizers_that_do_not_exist_are_one_line():
     result = lz("tokenize", "nothing-here", "a")
     assert result.returncode == 1 and "unknown tokenizer 'nothing-here'" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_indices_and_pointers_of_a_call_are_valid():
+    """Zeros are no pointers into ragged rows; a stated statistic is that of the values."""
+    ragged = ["attention.gqa.prefill.ragged", "q=f32[6,2,4]", "k=f32[6,2,4]", "v=f32[6,2,4]", "qo_indptr=i32[4]", "kv_indptr=i32[4]"]
+    assert json.loads(lz("explain", *ragged, "--json").stdout)["plan"]["kernel"]
+    arguments = _cli_arguments.call(ragged[0], [*ragged[1:], "max_seq_q=4"])
+    assert arguments["qo_indptr"].tolist() == [0, 4, 5, 6] and arguments["kv_indptr"].tolist() == [0, 2, 4, 6]
+    sizes = ["x=f32[8,4]", "indices=i32[8,2]", "weights=f32[8,2]", "gate_up_weight=f32[4,6,4]", "down_weight=f32[4,4,3]"]
+    for load in (4, 7, 8, 11, 16):
+        arguments = _cli_arguments.call("moe.experts", [*sizes, f"max_expert_load={load}"])
+        assert layerzero.statistics("moe.experts", indices=arguments["indices"]) == {"max_expert_load": max(load, 4)}
+    tuned = json.loads(lz("tune", "moe.experts", *sizes, "max_expert_load=11", "--samples", "3", "--json").stdout)
+    assert tuned["kept"]

@@ -462,6 +462,7 @@ typedef struct lz_attention_gqa_decode_paged_args {
     float sm_scale; /* param 2 */
     uint8_t return_lse; /* param 3 */
     uint32_t layout; /* param 4 */
+    int64_t max_pages; /* param 5 */
 } lz_attention_gqa_decode_paged_args;
 
 typedef struct lz_attention_gqa_decode_paged_out {
@@ -502,6 +503,7 @@ typedef struct lz_attention_gqa_decode_paged_fp8_args {
     float sm_scale; /* param 2 */
     uint8_t return_lse; /* param 3 */
     uint32_t layout; /* param 4 */
+    int64_t max_pages; /* param 5 */
 } lz_attention_gqa_decode_paged_fp8_args;
 
 typedef struct lz_attention_gqa_decode_paged_fp8_out {
@@ -584,6 +586,8 @@ typedef struct lz_attention_gqa_prefill_paged_args {
     float sm_scale; /* param 4 */
     uint8_t return_lse; /* param 5 */
     uint32_t layout; /* param 6 */
+    int64_t max_seq_q; /* param 7 */
+    int64_t max_pages; /* param 8 */
 } lz_attention_gqa_prefill_paged_args;
 
 typedef struct lz_attention_gqa_prefill_paged_out {
@@ -627,6 +631,8 @@ typedef struct lz_attention_gqa_prefill_paged_fp8_args {
     float sm_scale; /* param 4 */
     uint8_t return_lse; /* param 5 */
     uint32_t layout; /* param 6 */
+    int64_t max_seq_q; /* param 7 */
+    int64_t max_pages; /* param 8 */
 } lz_attention_gqa_prefill_paged_fp8_args;
 
 typedef struct lz_attention_gqa_prefill_paged_fp8_out {
@@ -663,6 +669,8 @@ typedef struct lz_attention_gqa_prefill_ragged_args {
     float soft_cap; /* param 3 */
     float sm_scale; /* param 4 */
     uint8_t return_lse; /* param 5 */
+    int64_t max_seq_q; /* param 6 */
+    int64_t max_seq_kv; /* param 7 */
 } lz_attention_gqa_prefill_ragged_args;
 
 typedef struct lz_attention_gqa_prefill_ragged_out {
@@ -792,6 +800,7 @@ typedef struct lz_attention_mla_decode_paged_args {
     const lz_tensor *kv_last_page_len; /* `[batch]` int32 */
     float sm_scale; /* param 0 */
     uint8_t return_lse; /* param 1 */
+    int64_t max_pages; /* param 2 */
 } lz_attention_mla_decode_paged_args;
 
 typedef struct lz_attention_mla_decode_paged_out {
@@ -856,6 +865,7 @@ typedef struct lz_attention_sparse_block_args {
     float soft_cap; /* param 2 */
     float sm_scale; /* param 3 */
     uint8_t return_lse; /* param 4 */
+    int64_t max_blocks; /* param 5 */
 } lz_attention_sparse_block_args;
 
 typedef struct lz_attention_sparse_block_out {
@@ -994,6 +1004,7 @@ typedef struct lz_attention_standard_decode_paged_args {
     float sm_scale; /* param 2 */
     uint8_t return_lse; /* param 3 */
     uint32_t layout; /* param 4 */
+    int64_t max_pages; /* param 5 */
 } lz_attention_standard_decode_paged_args;
 
 typedef struct lz_attention_standard_decode_paged_out {
@@ -1076,6 +1087,8 @@ typedef struct lz_attention_standard_prefill_paged_args {
     float sm_scale; /* param 4 */
     uint8_t return_lse; /* param 5 */
     uint32_t layout; /* param 6 */
+    int64_t max_seq_q; /* param 7 */
+    int64_t max_pages; /* param 8 */
 } lz_attention_standard_prefill_paged_args;
 
 typedef struct lz_attention_standard_prefill_paged_out {
@@ -1112,6 +1125,8 @@ typedef struct lz_attention_standard_prefill_ragged_args {
     float soft_cap; /* param 3 */
     float sm_scale; /* param 4 */
     uint8_t return_lse; /* param 5 */
+    int64_t max_seq_q; /* param 6 */
+    int64_t max_seq_kv; /* param 7 */
 } lz_attention_standard_prefill_ragged_args;
 
 typedef struct lz_attention_standard_prefill_ragged_out {
@@ -1657,6 +1672,7 @@ typedef struct lz_moe_experts_args {
     float alpha; /* param 2 */
     float limit; /* param 3 */
     float up_offset; /* param 4 */
+    int64_t max_expert_load; /* param 5 */
 } lz_moe_experts_args;
 
 typedef struct lz_moe_experts_out {
@@ -1705,6 +1721,7 @@ typedef struct lz_moe_experts_quantized_args {
     float alpha; /* param 6 */
     float limit; /* param 7 */
     float up_offset; /* param 8 */
+    int64_t max_expert_load; /* param 9 */
 } lz_moe_experts_quantized_args;
 
 typedef struct lz_moe_experts_quantized_out {

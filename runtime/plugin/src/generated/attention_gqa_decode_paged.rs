@@ -7,6 +7,7 @@ crate::operation::plugin_kernel!(
     inputs(q: tensor, k_cache: tensor, v_cache: tensor, kv_indptr: tensor, kv_indices: tensor,
         kv_last_page_len: tensor, alibi_slopes: optional_tensor, sinks: optional_tensor);
     params(window_left: optional i64 0, soft_cap: optional f32 1, sm_scale: optional f32 2,
-        return_lse: optional bool 3, layout: optional case(AttentionGqaDecodePagedLayout) 4);
+        return_lse: optional bool 3, layout: optional case(AttentionGqaDecodePagedLayout) 4,
+        max_pages: optional i64 5);
     outputs(output: tensor, lse: optional_tensor);
 );

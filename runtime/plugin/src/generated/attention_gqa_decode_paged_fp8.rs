@@ -10,6 +10,7 @@ crate::operation::plugin_kernel!(
         kv_last_page_len: tensor, alibi_slopes: optional_tensor, sinks: optional_tensor,
         k_scale: optional_tensor, v_scale: optional_tensor);
     params(window_left: optional i64 0, soft_cap: optional f32 1, sm_scale: optional f32 2,
-        return_lse: optional bool 3, layout: optional case(AttentionGqaDecodePagedFp8Layout) 4);
+        return_lse: optional bool 3, layout: optional case(AttentionGqaDecodePagedFp8Layout) 4,
+        max_pages: optional i64 5);
     outputs(output: tensor, lse: optional_tensor);
 );

@@ -9,6 +9,7 @@ crate::operation::plugin_kernel!(
         kv_indices: tensor, kv_last_page_len: tensor, alibi_slopes: optional_tensor, sinks: optional_tensor);
     params(causal: optional bool 0, window_left: optional i64 1, window_right: optional i64 2,
         soft_cap: optional f32 3, sm_scale: optional f32 4, return_lse: optional bool 5,
-        layout: optional case(AttentionGqaPrefillPagedLayout) 6);
+        layout: optional case(AttentionGqaPrefillPagedLayout) 6, max_seq_q: optional i64 7,
+        max_pages: optional i64 8);
     outputs(output: tensor, lse: optional_tensor);
 );

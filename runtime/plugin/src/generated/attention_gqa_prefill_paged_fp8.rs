@@ -11,6 +11,7 @@ crate::operation::plugin_kernel!(
         k_scale: optional_tensor, v_scale: optional_tensor);
     params(causal: optional bool 0, window_left: optional i64 1, window_right: optional i64 2,
         soft_cap: optional f32 3, sm_scale: optional f32 4, return_lse: optional bool 5,
-        layout: optional case(AttentionGqaPrefillPagedFp8Layout) 6);
+        layout: optional case(AttentionGqaPrefillPagedFp8Layout) 6, max_seq_q: optional i64 7,
+        max_pages: optional i64 8);
     outputs(output: tensor, lse: optional_tensor);
 );

@@ -6,6 +6,6 @@ crate::operation::plugin_kernel!(
         AttentionMlaDecodePagedKernel => AttentionMlaDecodePagedArgs, AttentionMlaDecodePagedOutputSlots;
     inputs(q_nope: tensor, q_pe: tensor, ckv_cache: tensor, kpe_cache: tensor, kv_indptr: tensor,
         kv_indices: tensor, kv_last_page_len: tensor);
-    params(sm_scale: required f32 0, return_lse: optional bool 1);
+    params(sm_scale: required f32 0, return_lse: optional bool 1, max_pages: optional i64 2);
     outputs(output: tensor, lse: optional_tensor);
 );

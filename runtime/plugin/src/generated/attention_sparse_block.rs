@@ -6,6 +6,6 @@ crate::operation::plugin_kernel!(
         AttentionSparseBlockKernel => AttentionSparseBlockArgs, AttentionSparseBlockOutputSlots;
     inputs(q: tensor, k: tensor, v: tensor, indptr: tensor, indices: tensor);
     params(block_rows: required i64 0, block_cols: required i64 1, soft_cap: optional f32 2,
-        sm_scale: optional f32 3, return_lse: optional bool 4);
+        sm_scale: optional f32 3, return_lse: optional bool 4, max_blocks: optional i64 5);
     outputs(output: tensor, lse: optional_tensor);
 );

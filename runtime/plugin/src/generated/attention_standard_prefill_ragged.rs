@@ -9,6 +9,7 @@ crate::operation::plugin_kernel!(
     inputs(q: tensor, k: tensor, v: tensor, qo_indptr: tensor, kv_indptr: tensor,
         alibi_slopes: optional_tensor, sinks: optional_tensor);
     params(causal: optional bool 0, window_left: optional i64 1, window_right: optional i64 2,
-        soft_cap: optional f32 3, sm_scale: optional f32 4, return_lse: optional bool 5);
+        soft_cap: optional f32 3, sm_scale: optional f32 4, return_lse: optional bool 5,
+        max_seq_q: optional i64 6, max_seq_kv: optional i64 7);
     outputs(output: tensor, lse: optional_tensor);
 );

@@ -7,6 +7,6 @@ crate::operation::plugin_kernel!(
         gate_up_bias: optional_tensor, down_bias: optional_tensor);
     params(activation: optional case(MoeExpertsActivation) 0,
         gate_up_layout: optional case(MoeExpertsGateUpLayout) 1, alpha: optional f32 2,
-        limit: optional f32 3, up_offset: optional f32 4);
+        limit: optional f32 3, up_offset: optional f32 4, max_expert_load: optional i64 5);
     outputs(output: tensor);
 );

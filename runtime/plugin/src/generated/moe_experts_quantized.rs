@@ -10,6 +10,6 @@ crate::operation::plugin_kernel!(
         granularity: required case(MoeExpertsQuantizedGranularity) 1, group_size: optional i64 2,
         intermediate: optional i64 3, activation: optional case(MoeExpertsQuantizedActivation) 4,
         gate_up_layout: optional case(MoeExpertsQuantizedGateUpLayout) 5, alpha: optional f32 6,
-        limit: optional f32 7, up_offset: optional f32 8);
+        limit: optional f32 7, up_offset: optional f32 8, max_expert_load: optional i64 9);
     outputs(output: tensor);
 );

@@ -34,11 +34,13 @@ pub fn label(operation: &OperationInfo, words: &[u64]) -> BucketLabel {
     let (mut axes, mut variant) = (Vec::new(), Vec::new());
     for field in operation.fields.iter() {
         match (field.store, &field.kind) {
-            (Store::Axis(axis), FieldKind::Axis { buckets }) => {
+            (Store::Axis(axis), kind) => {
+                let buckets = kind.buckets().flatten();
                 let word = words.get(FLAG_WORDS + usize::from(axis)).copied().unwrap_or_default();
-                // An axis with one bucket is ignored by selection.
-                if buckets.as_ref().is_none_or(|bounds| !bounds.is_empty()) {
-                    axes.push(range(field, buckets.as_deref(), word));
+                // Selection ignores an axis with one bucket, and a statistic that is unknown.
+                let is_statistic = matches!(kind, FieldKind::Statistic { .. });
+                if buckets.is_none_or(|bounds| !bounds.is_empty()) && !(is_statistic && word == 0) {
+                    axes.push(range(field, buckets, word));
                 }
             }
             (Store::Flag { word, shift, bits }, _) => {

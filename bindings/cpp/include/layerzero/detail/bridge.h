@@ -1144,6 +1144,8 @@ void engine_start_recording(::lz::bridge::Engine const &engine) noexcept;
 
 ::rust::Vec<::lz::bridge::KernelInfo> engine_kernels(::lz::bridge::Engine const &engine) noexcept;
 
+::lz::bridge::Failure *engine_statistic(::lz::bridge::Engine const &engine, ::rust::Str operation, ::rust::Str param, ::std::size_t tensor, ::std::int64_t &value) noexcept;
+
 ::rust::Vec<::lz::bridge::ConfigEntry> engine_config(::lz::bridge::Engine const &engine) noexcept;
 
 ::lz::bridge::Failure *engine_configure(::lz::bridge::Engine const &engine, ::rust::Str key, ::rust::Str value) noexcept;

@@ -67,6 +67,8 @@ struct AttentionGqaDecodePagedFp8 {
     std::optional<bool> return_lse = std::nullopt;
     /// Order of the dimensions of the caches. Default: `NHD`.
     std::optional<AttentionGqaDecodePagedFp8Layout> layout = std::nullopt;
+    /// Number of pages of the longest request. Default: `-1`.
+    std::optional<std::int64_t> max_pages = std::nullopt;
 
     /// The operation's name.
     static constexpr const char *operation = "attention.gqa.decode.paged.fp8";
@@ -114,6 +116,7 @@ struct AttentionGqaDecodePagedFp8Crossing {
         lz::detail::pass(args.given, 2, args.sm_scale, from.sm_scale);
         lz::detail::pass(args.given, 3, args.return_lse, from.return_lse);
         lz::detail::pass(args.given, 4, args.layout, from.layout);
+        lz::detail::pass(args.given, 5, args.max_pages, from.max_pages);
     }
 };
 
@@ -181,7 +184,8 @@ struct AttentionGqaDecodePagedFp8Abi {
             .soft_cap = args.soft_cap,
             .sm_scale = args.sm_scale,
             .return_lse = args.return_lse != 0,
-            .layout = static_cast<AttentionGqaDecodePagedFp8Layout>(args.layout)});
+            .layout = static_cast<AttentionGqaDecodePagedFp8Layout>(args.layout),
+            .max_pages = args.max_pages});
     }
     static AttentionGqaDecodePagedFp8Out output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),

@@ -77,6 +77,10 @@ struct AttentionGqaPrefillPagedFp8 {
     std::optional<bool> return_lse = std::nullopt;
     /// Order of the dimensions of the caches. Default: `NHD`.
     std::optional<AttentionGqaPrefillPagedFp8Layout> layout = std::nullopt;
+    /// Number of queries of the longest request. Default: `-1`.
+    std::optional<std::int64_t> max_seq_q = std::nullopt;
+    /// Number of pages of the longest request. Default: `-1`.
+    std::optional<std::int64_t> max_pages = std::nullopt;
 
     /// The operation's name.
     static constexpr const char *operation = "attention.gqa.prefill.paged.fp8";
@@ -127,6 +131,8 @@ struct AttentionGqaPrefillPagedFp8Crossing {
         lz::detail::pass(args.given, 4, args.sm_scale, from.sm_scale);
         lz::detail::pass(args.given, 5, args.return_lse, from.return_lse);
         lz::detail::pass(args.given, 6, args.layout, from.layout);
+        lz::detail::pass(args.given, 7, args.max_seq_q, from.max_seq_q);
+        lz::detail::pass(args.given, 8, args.max_pages, from.max_pages);
     }
 };
 
@@ -197,7 +203,9 @@ struct AttentionGqaPrefillPagedFp8Abi {
             .soft_cap = args.soft_cap,
             .sm_scale = args.sm_scale,
             .return_lse = args.return_lse != 0,
-            .layout = static_cast<AttentionGqaPrefillPagedFp8Layout>(args.layout)});
+            .layout = static_cast<AttentionGqaPrefillPagedFp8Layout>(args.layout),
+            .max_seq_q = args.max_seq_q,
+            .max_pages = args.max_pages});
     }
     static AttentionGqaPrefillPagedFp8Out output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),

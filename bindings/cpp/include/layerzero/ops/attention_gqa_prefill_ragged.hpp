@@ -56,6 +56,10 @@ struct AttentionGqaPrefillRagged {
     std::optional<float> sm_scale = std::nullopt;
     /// Whether lse is returned. Default: `false`.
     std::optional<bool> return_lse = std::nullopt;
+    /// Number of queries of the longest request. Default: `-1`.
+    std::optional<std::int64_t> max_seq_q = std::nullopt;
+    /// Number of keys of the longest request. Default: `-1`.
+    std::optional<std::int64_t> max_seq_kv = std::nullopt;
 
     /// The operation's name.
     static constexpr const char *operation = "attention.gqa.prefill.ragged";
@@ -101,6 +105,8 @@ struct AttentionGqaPrefillRaggedCrossing {
         lz::detail::pass(args.given, 3, args.soft_cap, from.soft_cap);
         lz::detail::pass(args.given, 4, args.sm_scale, from.sm_scale);
         lz::detail::pass(args.given, 5, args.return_lse, from.return_lse);
+        lz::detail::pass(args.given, 6, args.max_seq_q, from.max_seq_q);
+        lz::detail::pass(args.given, 7, args.max_seq_kv, from.max_seq_kv);
     }
 };
 
@@ -166,7 +172,9 @@ struct AttentionGqaPrefillRaggedAbi {
             .window_right = args.window_right,
             .soft_cap = args.soft_cap,
             .sm_scale = args.sm_scale,
-            .return_lse = args.return_lse != 0});
+            .return_lse = args.return_lse != 0,
+            .max_seq_q = args.max_seq_q,
+            .max_seq_kv = args.max_seq_kv});
     }
     static AttentionGqaPrefillRaggedOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),

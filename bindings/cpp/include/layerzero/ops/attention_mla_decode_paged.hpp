@@ -39,6 +39,8 @@ struct AttentionMlaDecodePaged {
     Required<float> sm_scale;
     /// Whether lse is returned. Default: `false`.
     std::optional<bool> return_lse = std::nullopt;
+    /// Number of pages of the longest request. Default: `-1`.
+    std::optional<std::int64_t> max_pages = std::nullopt;
 
     /// The operation's name.
     static constexpr const char *operation = "attention.mla.decode.paged";
@@ -80,6 +82,7 @@ struct AttentionMlaDecodePagedCrossing {
         args.kv_last_page_len = from.kv_last_page_len.raw();
         lz::detail::pass(args.given, 0, args.sm_scale, from.sm_scale);
         lz::detail::pass(args.given, 1, args.return_lse, from.return_lse);
+        lz::detail::pass(args.given, 2, args.max_pages, from.max_pages);
     }
 };
 
@@ -141,7 +144,8 @@ struct AttentionMlaDecodePagedAbi {
             .kv_indices = TensorView::borrow(args.kv_indices),
             .kv_last_page_len = TensorView::borrow(args.kv_last_page_len),
             .sm_scale = args.sm_scale,
-            .return_lse = args.return_lse != 0});
+            .return_lse = args.return_lse != 0,
+            .max_pages = args.max_pages});
     }
     static AttentionMlaDecodePagedOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),

@@ -43,6 +43,8 @@ struct AttentionSparseBlock {
     std::optional<float> sm_scale = std::nullopt;
     /// Whether lse is returned. Default: `false`.
     std::optional<bool> return_lse = std::nullopt;
+    /// Number of key blocks of the longest list. Default: `-1`.
+    std::optional<std::int64_t> max_blocks = std::nullopt;
 
     /// The operation's name.
     static constexpr const char *operation = "attention.sparse.block";
@@ -85,6 +87,7 @@ struct AttentionSparseBlockCrossing {
         lz::detail::pass(args.given, 2, args.soft_cap, from.soft_cap);
         lz::detail::pass(args.given, 3, args.sm_scale, from.sm_scale);
         lz::detail::pass(args.given, 4, args.return_lse, from.return_lse);
+        lz::detail::pass(args.given, 5, args.max_blocks, from.max_blocks);
     }
 };
 
@@ -147,7 +150,8 @@ struct AttentionSparseBlockAbi {
             .block_cols = args.block_cols,
             .soft_cap = args.soft_cap,
             .sm_scale = args.sm_scale,
-            .return_lse = args.return_lse != 0});
+            .return_lse = args.return_lse != 0,
+            .max_blocks = args.max_blocks});
     }
     static AttentionSparseBlockOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),

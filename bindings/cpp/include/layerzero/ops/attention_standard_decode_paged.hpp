@@ -59,6 +59,8 @@ struct AttentionStandardDecodePaged {
     std::optional<bool> return_lse = std::nullopt;
     /// Order of the dimensions of the caches. Default: `NHD`.
     std::optional<AttentionStandardDecodePagedLayout> layout = std::nullopt;
+    /// Number of pages of the longest request. Default: `-1`.
+    std::optional<std::int64_t> max_pages = std::nullopt;
 
     /// The operation's name.
     static constexpr const char *operation = "attention.standard.decode.paged";
@@ -104,6 +106,7 @@ struct AttentionStandardDecodePagedCrossing {
         lz::detail::pass(args.given, 2, args.sm_scale, from.sm_scale);
         lz::detail::pass(args.given, 3, args.return_lse, from.return_lse);
         lz::detail::pass(args.given, 4, args.layout, from.layout);
+        lz::detail::pass(args.given, 5, args.max_pages, from.max_pages);
     }
 };
 
@@ -169,7 +172,8 @@ struct AttentionStandardDecodePagedAbi {
             .soft_cap = args.soft_cap,
             .sm_scale = args.sm_scale,
             .return_lse = args.return_lse != 0,
-            .layout = static_cast<AttentionStandardDecodePagedLayout>(args.layout)});
+            .layout = static_cast<AttentionStandardDecodePagedLayout>(args.layout),
+            .max_pages = args.max_pages});
     }
     static AttentionStandardDecodePagedOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),

@@ -69,6 +69,10 @@ struct AttentionStandardPrefillPaged {
     std::optional<bool> return_lse = std::nullopt;
     /// Order of the dimensions of the caches. Default: `NHD`.
     std::optional<AttentionStandardPrefillPagedLayout> layout = std::nullopt;
+    /// Number of queries of the longest request. Default: `-1`.
+    std::optional<std::int64_t> max_seq_q = std::nullopt;
+    /// Number of pages of the longest request. Default: `-1`.
+    std::optional<std::int64_t> max_pages = std::nullopt;
 
     /// The operation's name.
     static constexpr const char *operation = "attention.standard.prefill.paged";
@@ -117,6 +121,8 @@ struct AttentionStandardPrefillPagedCrossing {
         lz::detail::pass(args.given, 4, args.sm_scale, from.sm_scale);
         lz::detail::pass(args.given, 5, args.return_lse, from.return_lse);
         lz::detail::pass(args.given, 6, args.layout, from.layout);
+        lz::detail::pass(args.given, 7, args.max_seq_q, from.max_seq_q);
+        lz::detail::pass(args.given, 8, args.max_pages, from.max_pages);
     }
 };
 
@@ -185,7 +191,9 @@ struct AttentionStandardPrefillPagedAbi {
             .soft_cap = args.soft_cap,
             .sm_scale = args.sm_scale,
             .return_lse = args.return_lse != 0,
-            .layout = static_cast<AttentionStandardPrefillPagedLayout>(args.layout)});
+            .layout = static_cast<AttentionStandardPrefillPagedLayout>(args.layout),
+            .max_seq_q = args.max_seq_q,
+            .max_pages = args.max_pages});
     }
     static AttentionStandardPrefillPagedOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),

@@ -63,6 +63,8 @@ struct MoeExperts {
     std::optional<float> limit = std::nullopt;
     /// Added to up. Default: `0`.
     std::optional<float> up_offset = std::nullopt;
+    /// Number of tokens of the busiest expert. Default: `-1`.
+    std::optional<std::int64_t> max_expert_load = std::nullopt;
 
     /// The operation's name.
     static constexpr const char *operation = "moe.experts";
@@ -103,6 +105,7 @@ struct MoeExpertsCrossing {
         lz::detail::pass(args.given, 2, args.alpha, from.alpha);
         lz::detail::pass(args.given, 3, args.limit, from.limit);
         lz::detail::pass(args.given, 4, args.up_offset, from.up_offset);
+        lz::detail::pass(args.given, 5, args.max_expert_load, from.max_expert_load);
     }
 };
 
@@ -166,7 +169,8 @@ struct MoeExpertsAbi {
             .gate_up_layout = static_cast<MoeExpertsGateUpLayout>(args.gate_up_layout),
             .alpha = args.alpha,
             .limit = args.limit,
-            .up_offset = args.up_offset});
+            .up_offset = args.up_offset,
+            .max_expert_load = args.max_expert_load});
     }
     static MoeExpertsOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output)};

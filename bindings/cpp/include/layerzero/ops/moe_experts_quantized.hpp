@@ -89,6 +89,8 @@ struct MoeExpertsQuantized {
     std::optional<float> limit = std::nullopt;
     /// Added to up. Default: `0`.
     std::optional<float> up_offset = std::nullopt;
+    /// Number of tokens of the busiest expert. Default: `-1`.
+    std::optional<std::int64_t> max_expert_load = std::nullopt;
 
     /// The operation's name.
     static constexpr const char *operation = "moe.experts.quantized";
@@ -135,6 +137,7 @@ struct MoeExpertsQuantizedCrossing {
         lz::detail::pass(args.given, 6, args.alpha, from.alpha);
         lz::detail::pass(args.given, 7, args.limit, from.limit);
         lz::detail::pass(args.given, 8, args.up_offset, from.up_offset);
+        lz::detail::pass(args.given, 9, args.max_expert_load, from.max_expert_load);
     }
 };
 
@@ -204,7 +207,8 @@ struct MoeExpertsQuantizedAbi {
             .gate_up_layout = static_cast<MoeExpertsQuantizedGateUpLayout>(args.gate_up_layout),
             .alpha = args.alpha,
             .limit = args.limit,
-            .up_offset = args.up_offset});
+            .up_offset = args.up_offset,
+            .max_expert_load = args.max_expert_load});
     }
     static MoeExpertsQuantizedOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output)};

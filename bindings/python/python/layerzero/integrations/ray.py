@@ -43,7 +43,7 @@ class Tuner:
 
         operation, texts = call
         try:
-            report = lz.tune(operation, samples=samples, progress=False, **_cli_arguments.parse(texts, self._device))
+            report = lz.tune(operation, samples=samples, progress=False, **_cli_arguments.call(operation, texts, self._device))
         except (lz.LayerZeroError, ValueError, KeyError, TypeError, ImportError) as error:
             return {"operation": operation, "arguments": list(texts), "error": str(error)}
         data = report.to_dict()

@@ -34,6 +34,7 @@ class _Requests:
     starts: torch.Tensor
     slots: torch.Tensor
     last: torch.Tensor
+    max_queries: int
 
 
 class LayerZeroAttnBackend(AttentionBackend):
@@ -71,6 +72,8 @@ class LayerZeroAttnBackend(AttentionBackend):
             slots=table[used].to(torch.int32),
             # A page is one token.
             last=lengths.clamp(max=1).to(torch.int32),
+            # The lengths on the host; the device is not read for a statistic.
+            max_queries=1 if mode.is_decode() else max(forward_batch.extend_seq_lens_cpu or [-1]),
         )
 
     def forward_decode(self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True, **keywords: Any) -> Any:
@@ -116,6 +119,7 @@ class LayerZeroAttnBackend(AttentionBackend):
             window_left=layer.sliding_window_size,
             soft_cap=layer.logit_cap,
             sm_scale=layer.scaling,
+            max_seq_q=requests.max_queries,
         )
         return output.flatten(1)
 

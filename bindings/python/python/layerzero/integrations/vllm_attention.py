@@ -61,6 +61,8 @@ class LayerZeroMetadata:
     lengths: torch.Tensor
     block_table: torch.Tensor
     causal: bool
+    max_query_length: int
+    max_length: int
     _pages: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
     def pages(self, page_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -95,6 +97,8 @@ class LayerZeroMetadataBuilder(AttentionMetadataBuilder[LayerZeroMetadata]):
             lengths=batch.seq_lens[:requests],
             block_table=batch.block_table_tensor[:requests],
             causal=batch.causal,
+            max_query_length=batch.max_query_len,
+            max_length=batch.max_seq_len,
         )
 
 
@@ -180,6 +184,8 @@ class LayerZeroImpl(AttentionImpl[LayerZeroMetadata]):
             soft_cap=self.soft_cap,
             sm_scale=self.scale,
             layout="HND",
+            max_seq_q=attn_metadata.max_query_length,
+            max_pages=-(-attn_metadata.max_length // keys.shape[2]),
             out=output[:tokens],
         )
         return output

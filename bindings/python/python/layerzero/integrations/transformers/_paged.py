@@ -118,5 +118,12 @@ def _ragged(
         starts_k.to(torch.int32),
         causal=True,
         sm_scale=scaling,
+        max_seq_q=_longest(keywords.get("max_length_q")),
+        max_seq_kv=_longest(keywords.get("max_length_k")),
     )
     return output[None]
+
+
+def _longest(length: Any) -> int:
+    """The statistic for a length that the batch states; -1 if it states none."""
+    return length if isinstance(length, int) else -1
