@@ -9,6 +9,7 @@
 //!   thread of `background`, and on samples of real texts afterwards.
 //! - `files` loads every supported format; `batch` truncates, combines and pads rows of ids; `stream` decodes id by id.
 //! - `chat` renders conversations with the chat template of a model.
+//! - `cpu_features` says which SIMD code may run; `table` has the memory of large hash tables.
 //! - `kernels` registers the candidates as kernels; `long_text` splits one text over threads; `phrase_cache` caches the ids of text prefixes.
 
 mod added_tokens;
@@ -19,6 +20,7 @@ mod byte_bpe;
 mod chat;
 mod code_points;
 mod coder;
+mod cpu_features;
 mod definition;
 mod encodings;
 mod external;
@@ -35,6 +37,7 @@ mod probe_texts;
 mod sentencepiece;
 mod split;
 mod stream;
+mod table;
 mod template;
 mod unicode;
 mod verification;

@@ -5,7 +5,8 @@
 use super::ByteBpe;
 use super::merge_group::{self, Group};
 use super::short_words::ShortWords;
-use super::word_cache::{self, Cached, MAX_SHORT_BYTES, WordCache};
+use super::word_cache::{self, Cached, LONG_KEY, MAX_SHORT_BYTES, WordCache};
+use crate::cpu_features::has_avx512;
 use crate::memory::{self, OutOfMemory};
 use crate::phrase_cache::SLACK;
 
@@ -18,16 +19,17 @@ const MAX_LONG_TOKENS: usize = 1 << 16;
 /// Ids that are copied at once, without a branch on their number.
 const GROUP: usize = 8;
 
-/// The key of a piece of more than [`MAX_SHORT_BYTES`] bytes. No word has it: the top byte of a key is the length.
-const LONG_KEY: u128 = u128::MAX;
-
-/// A piece that waits for its lookup.
+/// A piece that waits for its lookup: its position in the text.
 #[derive(Clone, Copy)]
-struct QueuedPiece {
-    key: u128,
-    hash: u64,
+struct Span {
     start: usize,
     end: usize,
+}
+
+impl Span {
+    fn of(self, text: &[u8]) -> &[u8] {
+        &text[self.start..self.end]
+    }
 }
 
 /// A piece that is not a short word of the vocabulary.
@@ -69,9 +71,12 @@ impl Merged {
 
 /// Pieces that wait for their lookup, and working memory.
 pub struct Queue {
-    pieces: Box<[QueuedPiece; MAX_PIECES]>,
+    spans: Box<[Span; MAX_PIECES]>,
     /// Number of queued pieces.
     count: usize,
+    /// The key of each piece, and its hash.
+    keys: Box<[u128; MAX_PIECES]>,
+    hashes: Box<[u64; MAX_PIECES]>,
     /// The ids of the vocabulary words among the pieces, in order.
     words: Box<[i32; MAX_PIECES + GROUP]>,
     /// The other pieces, in order.
@@ -90,8 +95,10 @@ impl Queue {
     /// An empty queue.
     pub fn new() -> Result<Queue, OutOfMemory> {
         Ok(Queue {
-            pieces: memory::array(QueuedPiece { key: LONG_KEY, hash: 0, start: 0, end: 0 })?,
+            spans: memory::array(Span { start: 0, end: 0 })?,
             count: 0,
+            keys: memory::array(LONG_KEY)?,
+            hashes: memory::array(0)?,
             words: memory::array(0)?,
             pending: memory::array(Pending { index: 0, words_before: 0 })?,
             tokens: memory::with_capacity(MAX_PIECES)?,
@@ -102,18 +109,10 @@ impl Queue {
         })
     }
 
-    /// Adds a piece of `text` and loads its bucket of the vocabulary. Returns whether the queue is full; then there is no room for another
-    /// piece.
+    /// Adds a piece. Returns whether the queue is full; then there is no room for another piece.
     #[inline(always)]
-    pub fn push(&mut self, text: &[u8], start: usize, end: usize, vocabulary: &ShortWords) -> bool {
-        let (key, hash) = if end - start <= MAX_SHORT_BYTES {
-            let key = word_cache::key(text, start, end);
-            (key, word_cache::mix(key))
-        } else {
-            (LONG_KEY, 0)
-        };
-        vocabulary.prefetch(hash);
-        self.pieces[self.count % MAX_PIECES] = QueuedPiece { key, hash, start, end };
+    pub fn push(&mut self, start: usize, end: usize) -> bool {
+        self.spans[self.count % MAX_PIECES] = Span { start, end };
         self.count += 1;
         self.count == MAX_PIECES
     }
@@ -124,12 +123,38 @@ impl Queue {
         self.count = 0;
     }
 
-    /// Separates the pieces into vocabulary words, whose ids are in `words`, and `pending` ones. Returns the number of both.
+    /// Computes the keys of the pieces and loads their buckets of the vocabulary.
     #[inline(never)]
+    fn compute_keys(&mut self, text: &[u8], vocabulary: &ShortWords) {
+        let queued = self.spans[..self.count].iter().zip(&mut *self.keys).zip(&mut *self.hashes);
+        for ((span, key), hash) in queued {
+            *key = word_cache::any_key(text, span.start, span.end);
+            *hash = word_cache::mix(*key);
+            vocabulary.prefetch(*hash);
+        }
+    }
+
+    /// Separates the pieces into vocabulary words, whose ids are in `words`, and `pending` ones. Returns the number of both.
     fn find_words(&mut self, vocabulary: &ShortWords) -> (usize, usize) {
+        #[cfg(target_arch = "x86_64")]
+        if has_avx512() {
+            // SAFETY: the processor has these instructions.
+            return unsafe { self.find_words_avx512(vocabulary) };
+        }
+        self.find_words_by(|key, hash| vocabulary.find(key, hash))
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
+    fn find_words_avx512(&mut self, vocabulary: &ShortWords) -> (usize, usize) {
+        self.find_words_by(|key, hash| vocabulary.find_avx512(key, hash))
+    }
+
+    #[inline(always)]
+    fn find_words_by(&mut self, find: impl Fn(u128, u64) -> (bool, u32)) -> (usize, usize) {
         let (mut words, mut pending) = (0, 0);
-        for (piece, index) in self.pieces[..self.count].iter().zip(0..) {
-            let (found, id) = vocabulary.find(piece.key, piece.hash);
+        for ((key, hash), index) in self.keys[..self.count].iter().zip(&*self.hashes).zip(0..) {
+            let (found, id) = find(*key, *hash);
             self.words[words % MAX_PIECES] = id as i32;
             self.pending[pending % MAX_PIECES] = Pending { index, words_before: words as u32 };
             words += usize::from(found);
@@ -149,6 +174,7 @@ impl ByteBpe {
         words: &mut WordCache,
         ids: &mut Vec<i32>,
     ) -> Result<(), OutOfMemory> {
+        queue.compute_keys(text, &self.short_words);
         let (found, pending) = queue.find_words(&self.short_words);
         if pending == 0 {
             ids.extend_from_slice(&queue.words[..found]);
@@ -157,7 +183,7 @@ impl ByteBpe {
             let count = found + self.find_pending(text, queue, pending, words)?;
             queue.append_tokens(found, pending, count, words, ids);
             for merged in &queue.merged {
-                let QueuedPiece { key, hash, .. } = queue.pieces[merged.index];
+                let (key, hash) = (queue.keys[merged.index], queue.hashes[merged.index]);
                 words.insert(key, hash, &merged.tokens[..merged.count])?;
             }
         }
@@ -174,7 +200,7 @@ impl ByteBpe {
         words: &mut WordCache,
     ) -> Result<usize, OutOfMemory> {
         for pending in &queue.pending[..pending] {
-            words.prefetch(queue.pieces[pending.index as usize].hash);
+            words.prefetch(queue.hashes[pending.index as usize]);
         }
         let mut count = 0;
         queue.tokens.clear();
@@ -185,7 +211,7 @@ impl ByteBpe {
         }
         for pending in &queue.pending[..pending] {
             let index = pending.index as usize;
-            let QueuedPiece { key, hash, start, end } = queue.pieces[index];
+            let (key, hash) = (queue.keys[index], queue.hashes[index]);
             let (found, cached) = words.find(key, hash);
             let tokens = if found {
                 count += words.count(cached);
@@ -194,7 +220,7 @@ impl ByteBpe {
                 queue.merged.push(Merged { index, count: 0, tokens: [0; 2 * GROUP] });
                 Tokens::Merged(queue.merged.len() - 1)
             } else {
-                let (piece, before) = (&text[start..end], queue.long.len());
+                let (piece, before) = (queue.spans[index].of(text), queue.long.len());
                 memory::reserve(&mut queue.long, piece.len())?;
                 words.long(piece, &mut queue.long, |tokens| self.piece(piece, tokens))?;
                 count += queue.long.len() - before;
@@ -211,11 +237,11 @@ impl ByteBpe {
 
     /// Computes the tokens of the short pieces that are not cached.
     fn merge_pending(&self, text: &[u8], queue: &mut Queue) -> Result<(), OutOfMemory> {
-        let Queue { pieces, merged, unmerged, group, .. } = queue;
-        let bytes_of = |merged: &Merged| &text[pieces[merged.index].start..pieces[merged.index].end];
+        let Queue { spans, hashes, merged, unmerged, group, .. } = queue;
+        let bytes_of = |merged: &Merged| spans[merged.index].of(text);
         unmerged.clear();
         for (index, merged) in merged.iter_mut().enumerate() {
-            let overflowed = self.short_words.overflowed(pieces[merged.index].hash);
+            let overflowed = self.short_words.overflowed(hashes[merged.index]);
             match if overflowed { self.vocabulary.find(bytes_of(merged)) } else { None } {
                 Some(id) => merged.push(id),
                 None => unmerged.push(index),

@@ -5,6 +5,7 @@ use super::merge::{
     Merges, NO_BYTE_PAIR, NO_PAIR, POSITION_BITS, minimum, rank_and_position, rank_of, split_rank,
 };
 use super::pair_ranks::{NO_RANK, Probe};
+use crate::cpu_features::has_avx512;
 use crate::memory::{self, OutOfMemory};
 use crate::vocabulary::ID_BITS;
 
@@ -180,8 +181,34 @@ impl Lane {
 
 impl Merges {
     /// Merges pieces of 1 to [`MAX_BYTES`] bytes, at most [`MAX_PIECES`]. Calls `each` with the index of a piece and each of its tokens.
-    #[inline(never)]
     pub fn merge_group<'a>(
+        &self,
+        group: &mut Group,
+        pieces: impl Iterator<Item = &'a [u8]>,
+        each: impl FnMut(usize, u32),
+    ) {
+        #[cfg(target_arch = "x86_64")]
+        if has_avx512() {
+            // SAFETY: the processor has these instructions.
+            return unsafe { self.merge_group_avx512(group, pieces, each) };
+        }
+        self.merge_group_of(group, pieces, each);
+    }
+
+    /// The same code, compiled for AVX-512: finding the lowest rank takes a third of the instructions.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
+    fn merge_group_avx512<'a>(
+        &self,
+        group: &mut Group,
+        pieces: impl Iterator<Item = &'a [u8]>,
+        each: impl FnMut(usize, u32),
+    ) {
+        self.merge_group_of(group, pieces, each);
+    }
+
+    #[inline(always)]
+    fn merge_group_of<'a>(
         &self,
         Group(lanes): &mut Group,
         pieces: impl Iterator<Item = &'a [u8]>,
@@ -193,10 +220,12 @@ impl Merges {
             count += 1;
         }
         let mut active = 0u32;
-        for (index, lane) in lanes[..count].iter_mut().enumerate() {
+        for lane in &mut lanes[..count] {
             for position in bits(lane.pending) {
                 lane.resolve(self, position);
             }
+        }
+        for (index, lane) in lanes[..count].iter_mut().enumerate() {
             active |= u32::from(lane.step(self)) << index;
         }
         while active != 0 {
@@ -204,7 +233,10 @@ impl Merges {
                 let lane = &mut lanes[index];
                 lane.resolve(self, lane.merged % POSITIONS);
                 lane.resolve(self, lane.before % POSITIONS);
-                if !lane.step(self) {
+            }
+            // In a loop of its own, because loading a vector of ranks right after storing one of them stalls.
+            for index in bits(active) {
+                if !lanes[index].step(self) {
                     active &= !(1 << index);
                 }
             }

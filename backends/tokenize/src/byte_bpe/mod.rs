@@ -129,7 +129,7 @@ impl ByteBpe {
             (0..).zip(&tokens).zip(&pairs).filter(is_piece).map(|((id, _), _)| id).collect();
         pieces.iter().for_each(|id| vocabulary.index(*id));
         let words = pieces.iter().map(|id| (tokens[*id as usize].as_slice(), *id));
-        let short_words = ShortWords::new(words, pieces.len());
+        let short_words = ShortWords::new(words, pieces.len())?;
         // When a token is produced, no merge has crossed its ends, so its bytes were merged as if they were alone: the last merge is
         // always the same. The other pairs with the same result never occur and are dropped; there are several times as many.
         // Marked tokens differ from unmarked ones with the same bytes, so their pairs are all kept.
@@ -243,7 +243,7 @@ impl ByteBpe {
         let bytes = text.as_bytes();
         let mut result = Ok(());
         self.splitter.between(text, start, end, |start, end| {
-            if queue.push(bytes, start, end, &self.short_words) {
+            if queue.push(start, end) {
                 if result.is_ok() {
                     result = self.look_up(bytes, queue, words, ids);
                 }

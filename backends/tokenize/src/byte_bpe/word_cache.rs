@@ -3,6 +3,7 @@
 
 use crate::memory::{self, OutOfMemory};
 use crate::phrase_cache::SLACK;
+use crate::table::Table;
 use crate::vocabulary::hash;
 
 /// Words of up to this many bytes are keyed by their bytes and length in a `u128`.
@@ -47,7 +48,7 @@ struct LongSlot {
 
 /// The word cache of one tokenizer; used by one thread at a time.
 pub struct WordCache {
-    sets: Box<[Set]>,
+    sets: Table<Set>,
     long: Box<[LongSlot]>,
     /// Tokens of longer words and of short words with more than [`INLINE_TOKENS`] tokens.
     spilled: Vec<u32>,
@@ -67,7 +68,7 @@ impl WordCache {
     /// An empty cache.
     pub fn new() -> Result<WordCache, OutOfMemory> {
         Ok(WordCache {
-            sets: memory::filled(EMPTY_SET, 1 << SET_BITS)?.into_boxed_slice(),
+            sets: Table::filled(EMPTY_SET, 1 << SET_BITS)?,
             long: memory::filled(EMPTY_LONG, 1 << LONG_SLOT_BITS)?.into_boxed_slice(),
             spilled: Vec::new(),
             words: Vec::new(),
@@ -283,29 +284,46 @@ pub fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
+/// The key of a word of more than [`MAX_SHORT_BYTES`] bytes. No shorter word has it: the top byte of a key is the length.
+pub const LONG_KEY: u128 = u128::MAX;
+
 /// The key of the word `text[start..end]` of 1 to [`MAX_SHORT_BYTES`] bytes: its bytes, and its length in the top byte.
 #[inline(always)]
 pub fn key(text: &[u8], start: usize, end: usize) -> u128 {
-    const MASKS: [u128; MAX_SHORT_BYTES + 1] = {
-        let mut masks = [0; MAX_SHORT_BYTES + 1];
+    debug_assert!((1..=MAX_SHORT_BYTES).contains(&(end - start)));
+    any_key(text, start, end)
+}
+
+/// The key of a word of any length, without a branch on it; [`LONG_KEY`] if it has more than [`MAX_SHORT_BYTES`] bytes.
+#[inline(always)]
+pub fn any_key(text: &[u8], start: usize, end: usize) -> u128 {
+    /// The bytes of a word of each length, and what is added to them.
+    const MASKS: [(u128, u128); MAX_SHORT_BYTES + 2] = {
+        let mut masks = [(0, LONG_KEY); MAX_SHORT_BYTES + 2];
         let mut length = 1;
         while length <= MAX_SHORT_BYTES {
-            masks[length] = u128::MAX >> (128 - 8 * length);
+            masks[length] = (u128::MAX >> (128 - 8 * length), (length as u128) << 120);
             length += 1;
         }
         masks
     };
-    let length = end - start;
-    debug_assert!((1..=MAX_SHORT_BYTES).contains(&length));
-    let bytes = match text.get(start..start + 16).and_then(|window| <[u8; 16]>::try_from(window).ok()) {
-        Some(window) => u128::from_le_bytes(window) & MASKS[length],
-        None => {
-            let mut window = [0; 16];
-            window[..length].copy_from_slice(&text[start..end]);
-            u128::from_le_bytes(window)
-        }
+    let length = (end - start).min(MAX_SHORT_BYTES + 1);
+    let window = match text.get(start..).and_then(<[u8]>::first_chunk::<16>) {
+        Some(window) => *window,
+        None => last_window(text, start),
     };
-    bytes | (length as u128) << 120
+    let (mask, tag) = MASKS[length];
+    u128::from_le_bytes(window) & mask | tag
+}
+
+/// Fewer than 16 bytes at the end of a text, followed by zeros.
+#[cold]
+fn last_window(text: &[u8], start: usize) -> [u8; 16] {
+    let mut window = [0; 16];
+    for (to, from) in window.iter_mut().zip(&text[start..]) {
+        *to = *from;
+    }
+    window
 }
 
 #[cfg(test)]
@@ -353,5 +371,8 @@ mod tests {
         assert_eq!(key(text, 4, 7), key(b"two", 0, 3));
         assert_ne!(key(text, 4, 7), key(b"two\0", 0, 4));
         assert_eq!(key(text, 3, 18), key(b" two three four more", 0, 15));
+        for (start, end) in [(0, 16), (3, 19), (4, 20), (0, text.len())] {
+            assert_eq!(any_key(text, start, end), LONG_KEY);
+        }
     }
 }

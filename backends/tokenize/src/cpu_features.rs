@@ -1,0 +1,14 @@
+//! Instructions that the processor has beyond those of its architecture.
+
+/// Whether the processor has the instructions of functions with the target features `avx512f`, `avx512bw`, `avx512vl`, `bmi1` and `bmi2`.
+#[inline]
+pub fn has_avx512() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("bmi1")
+        && is_x86_feature_detected!("bmi2");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
