@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::byte_alphabet;
 use crate::nfc::Form;
 use crate::normalization::{Normalization, Step};
-use crate::split::{GPT2, Pattern, Splitter, Stage, Stages, Text};
+use crate::split::{GPT2, Pattern, Rules, Splitter, Stage, Stages, Text};
 
 /// A complete byte-level BPE definition.
 pub struct ByteLevelBpe {
@@ -300,10 +300,12 @@ fn pre_tokenizer(value: &Value) -> Result<(Splitter, bool), Reason> {
     let own = splits_itself
         .then(|| Stage::of_expression(GPT2, true, true, Text::Characters).ok_or_else(|| wrong(bytes)));
     let before = splits.iter().map(|split| stage(split, Text::Characters).ok_or_else(|| wrong(split)));
+    let has_later = !later.is_empty();
     // Splits after the byte-level one see the byte alphabet instead of characters.
     let later = later.iter().map(|split| stage(split, Text::ByteAlphabet).ok_or_else(|| wrong(split)));
+    let rules = if splits_itself || has_later { None } else { ascii_rules(splits) };
     let stages = before.chain(own).chain(later).collect::<Result<Vec<Stage>, Reason>>()?;
-    Ok((Splitter::Compiled(Stages::from(stages)), prefix_space))
+    Ok((Splitter::Compiled(Stages::from(stages).with_ascii_rules(rules)), prefix_space))
 }
 
 /// Whether a `Split` keeps matches and the text between them, if its behavior is supported.
@@ -320,6 +322,15 @@ fn kept_parts(split: &Value) -> Option<(bool, bool)> {
 fn known_pattern(split: &Value) -> Option<Pattern> {
     let (keeps_matches, _) = kept_parts(split).filter(|_| kind(split) == "Split")?;
     split["pattern"]["Regex"].as_str().and_then(Pattern::of_expression).filter(|_| keeps_matches)
+}
+
+/// How splits by expressions split ASCII, if that is known.
+fn ascii_rules(splits: &[Value]) -> Option<Rules> {
+    fn expression(split: &Value) -> Option<&str> {
+        kept_parts(split).filter(|kept| kind(split) == "Split" && *kept == (true, true))?;
+        split["pattern"]["Regex"].as_str()
+    }
+    Rules::of_expressions(&splits.iter().map(expression).collect::<Option<Vec<&str>>>()?)
 }
 
 /// One stage of a splitter; `None` if it is not supported.

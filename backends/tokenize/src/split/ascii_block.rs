@@ -1,18 +1,20 @@
-//! Finds the pieces of the `cl100k` expressions in 64 bytes of ASCII at a time: the classes of all bytes become bit masks, and bit
-//! operations on them set one bit for each position at which a piece begins. No branch depends on a single piece.
+//! Finds the pieces of well-known expressions in 64 bytes of ASCII at a time: the classes of all bytes become bit masks, and bit operations
+//! on them set one bit for each position at which a piece begins. No branch depends on a single piece except for contractions.
 //!
-//! A block begins at a piece. Positions whose meaning depends on bytes after the block, on characters that are not ASCII or on
-//! contractions are left to the splitter of single pieces.
+//! A block begins at a piece. Positions whose meaning depends on bytes after the block or on characters that are not ASCII are left to
+//! another splitter.
 
-use super::PieceEnd;
+use super::contraction;
+use crate::cpu_features::has_avx512;
 
 /// Bytes of a block.
-const WIDTH: usize = 64;
+pub const WIDTH: usize = 64;
 
 /// The classes of the bytes of a block, one bit for each.
 #[derive(Debug, PartialEq, Eq)]
 struct Block {
     letters: u64,
+    uppercase: u64,
     digits: u64,
     /// Whitespace, line breaks included.
     whitespace: u64,
@@ -20,31 +22,95 @@ struct Block {
     /// The space character.
     spaces: u64,
     apostrophes: u64,
+    slashes: u64,
+    /// Control characters, whitespace included.
+    controls: u64,
     non_ascii: u64,
 }
 
-/// Calls `each` with the start and end of every piece between two positions at which pieces begin. A piece has up to `digits` digits, 1
-/// or 3; `single` finds the same pieces one by one.
+/// How the expressions differ in ASCII text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// Maximum number of digits of a piece: 1 or 3.
+    pub digits: usize,
+    /// Whether digits are isolated first, so that the whitespace before them is one piece, and control characters do not belong to symbols.
+    pub isolates_digits: bool,
+    /// Whether an uppercase letter after a lowercase one begins a piece, and slashes belong to the line breaks after symbols.
+    pub cased: bool,
+    pub contractions: Contractions,
+}
+
+/// What contractions (`'s`, `'re`, …) are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Contractions {
+    /// Nothing special.
+    None,
+    /// A piece each.
+    Pieces,
+    /// The ends of the words before them.
+    Suffixes,
+}
+
+impl Rules {
+    /// The rules of `cl100k` and Llama 3, and of Qwen, which has one digit per piece.
+    pub const fn cl100k(digits: usize) -> Rules {
+        Rules { digits, isolates_digits: false, cased: false, contractions: Contractions::Pieces }
+    }
+
+    /// The rules of `o200k`.
+    pub const O200K: Rules =
+        Rules { digits: 3, isolates_digits: false, cased: true, contractions: Contractions::Suffixes };
+
+    /// The rules of several expressions, each of which splits the pieces of the one before it; `None` if they are not known.
+    pub fn of_expressions(expressions: &[&str]) -> Option<Rules> {
+        match expressions {
+            [super::DEEPSEEK_NUMBERS, super::DEEPSEEK_HAN, super::DEEPSEEK] => Some(Rules {
+                digits: 3,
+                isolates_digits: true,
+                cased: false,
+                contractions: Contractions::None,
+            }),
+            [super::TEKKEN] => Some(Rules { digits: 1, contractions: Contractions::None, ..Rules::O200K }),
+            _ => None,
+        }
+    }
+}
+
+/// The positions of a block at which pieces begin, one bit for each.
+#[derive(Debug, Default)]
+struct Starts {
+    /// As if there were no contractions.
+    starts: u64,
+    /// The apostrophes at which contractions can begin.
+    apostrophes: u64,
+    /// The positions, up to some position, for which `starts` is known.
+    certain: u64,
+}
+
+/// Calls `each` with the start and end of every piece between two positions at which pieces begin. `others` does the same for at least one
+/// piece from a position on, and returns the end of the last one.
 #[inline(always)]
-pub fn walk(
+pub fn walk<E: FnMut(usize, usize)>(
     text: &[u8],
     mut start: usize,
     last: usize,
-    digits: usize,
-    single: &impl PieceEnd,
-    each: &mut impl FnMut(usize, usize),
+    rules: Rules,
+    others: impl Fn(usize, &mut E) -> usize,
+    each: &mut E,
 ) {
+    let has_avx512 = has_avx512();
     while start < last {
         let block = start;
-        let mut starts = Block::at(text, block).map_or(0, |block| block.starts(digits));
+        let mut starts = match block_at(text, block) {
+            Some(bytes) => starts_of(bytes, rules, has_avx512).with_contractions(text, block, rules),
+            None => 0,
+        };
         if last - block < WIDTH - 1 {
             starts &= (2 << (last - block)) - 1;
         }
         if starts == 0 {
-            let end = single.end(start);
-            debug_assert!(end > start && end <= last);
-            each(start, end);
-            start = end;
+            start = others(start, each);
+            debug_assert!(start > block && start <= last);
         }
         while starts != 0 {
             let end = block + starts.trailing_zeros() as usize;
@@ -55,12 +121,88 @@ pub fn walk(
     }
 }
 
-impl Block {
-    /// The block at a position; `None` if fewer than [`WIDTH`] bytes are left or its first characters are not ASCII.
+/// The block at a position; `None` if fewer than [`WIDTH`] bytes are left or its first characters are not ASCII.
+#[inline(always)]
+fn block_at(text: &[u8], position: usize) -> Option<&[u8; WIDTH]> {
+    let bytes: &[u8; WIDTH] = text.get(position..)?.first_chunk()?;
+    if (bytes[0] | bytes[1]) >= 0x80 { None } else { Some(bytes) }
+}
+
+#[inline(always)]
+fn starts_of(bytes: &[u8; WIDTH], rules: Rules, has_avx512: bool) -> Starts {
+    #[cfg(target_arch = "x86_64")]
+    if has_avx512 {
+        // SAFETY: the processor has these instructions, as `has_avx512` has found.
+        return unsafe { starts_with_avx512(bytes, rules) };
+    }
+    let _ = has_avx512;
+    Block::of(bytes).starts(rules)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
+fn starts_with_avx512(bytes: &[u8; WIDTH], rules: Rules) -> Starts {
+    Block::of_avx512(bytes).starts(rules)
+}
+
+impl Starts {
+    /// The starts after the first certain position, with contractions.
     #[inline(always)]
-    fn at(text: &[u8], position: usize) -> Option<Block> {
-        let bytes: &[u8; WIDTH] = text.get(position..position + WIDTH)?.try_into().ok()?;
-        if (bytes[0] | bytes[1]) >= 0x80 { None } else { Some(Block::of(bytes)) }
+    fn with_contractions(self, text: &[u8], block: usize, rules: Rules) -> u64 {
+        let Starts { mut starts, apostrophes, certain } = self;
+        if apostrophes == 0 {
+            return starts & certain & !1;
+        }
+        let (mut rest, mut after) = (apostrophes, 0);
+        while rest != 0 {
+            let position = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            let length = contraction(text, block + position, true);
+            let is_suffix = rules.contractions == Contractions::Suffixes;
+            // A contraction right after another one belongs to no word.
+            if length == 0 || is_suffix && position == after {
+                continue;
+            }
+            after = position + length;
+            if is_suffix {
+                let within = ((1u64 << length) - 1) << position;
+                starts &= !within;
+            }
+            starts |= 1u64.checked_shl(after as u32).unwrap_or(0);
+        }
+        starts & certain & !1
+    }
+}
+
+impl Block {
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn of_avx512(bytes: &[u8; WIDTH]) -> Block {
+        use std::arch::x86_64::{
+            __m512i, _mm512_cmpeq_epi8_mask, _mm512_cmplt_epu8_mask, _mm512_loadu_si512, _mm512_movepi8_mask,
+            _mm512_or_si512, _mm512_set1_epi8, _mm512_sub_epi8,
+        };
+        // SAFETY: the load reads the 64 bytes behind the reference.
+        let text = unsafe { _mm512_loadu_si512(bytes.as_ptr().cast::<__m512i>()) };
+        let all = |byte: u8| _mm512_set1_epi8(byte as i8);
+        let within = |text: __m512i, first: u8, count: u8| {
+            _mm512_cmplt_epu8_mask(_mm512_sub_epi8(text, all(first)), all(count))
+        };
+        let equal = |byte: u8| _mm512_cmpeq_epi8_mask(text, all(byte));
+        let spaces = equal(b' ');
+        Block {
+            letters: within(_mm512_or_si512(text, all(0x20)), b'a', 26),
+            uppercase: within(text, b'A', 26),
+            digits: within(text, b'0', 10),
+            whitespace: within(text, b'\t', 5) | spaces,
+            line_breaks: equal(b'\n') | equal(b'\r'),
+            spaces,
+            apostrophes: equal(b'\''),
+            slashes: equal(b'/'),
+            controls: within(text, 0, 0x20) | equal(0x7f),
+            non_ascii: _mm512_movepi8_mask(text),
+        }
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -85,11 +227,14 @@ impl Block {
                 let lowercase = _mm_or_si128(text, _mm_set1_epi8(0x20));
                 let space = equal(b' ');
                 block.letters |= mask(within(lowercase, b'a', 26));
+                block.uppercase |= mask(within(text, b'A', 26));
                 block.digits |= mask(within(text, b'0', 10));
                 block.whitespace |= mask(_mm_or_si128(within(text, b'\t', 5), space));
                 block.line_breaks |= mask(_mm_or_si128(equal(b'\n'), equal(b'\r')));
                 block.spaces |= mask(space);
                 block.apostrophes |= mask(equal(b'\''));
+                block.slashes |= mask(equal(b'/'));
+                block.controls |= mask(_mm_or_si128(within(text, 0, 0x20), equal(0x7f)));
                 block.non_ascii |= mask(text);
             }
         }
@@ -104,11 +249,14 @@ impl Block {
 
     const EMPTY: Block = Block {
         letters: 0,
+        uppercase: 0,
         digits: 0,
         whitespace: 0,
         line_breaks: 0,
         spaces: 0,
         apostrophes: 0,
+        slashes: 0,
+        controls: 0,
         non_ascii: 0,
     };
 
@@ -119,22 +267,37 @@ impl Block {
         for (position, &byte) in bytes.iter().enumerate() {
             let bit = |is: bool| u64::from(is) << position;
             block.letters |= bit(byte.is_ascii_alphabetic());
+            block.uppercase |= bit(byte.is_ascii_uppercase());
             block.digits |= bit(byte.is_ascii_digit());
             block.whitespace |= bit(matches!(byte, b'\t'..=b'\r' | b' '));
             block.line_breaks |= bit(matches!(byte, b'\n' | b'\r'));
             block.spaces |= bit(byte == b' ');
             block.apostrophes |= bit(byte == b'\'');
+            block.slashes |= bit(byte == b'/');
+            block.controls |= bit(byte.is_ascii_control());
             block.non_ascii |= bit(byte >= 0x80);
         }
         block
     }
 
-    /// The positions after the first at which pieces certainly begin, up to some position: all of them before it are included.
+    /// The positions at which pieces begin.
     #[inline(always)]
-    fn starts(&self, max_digits: usize) -> u64 {
-        let &Block { letters, digits, whitespace, line_breaks, spaces, apostrophes, non_ascii } = self;
+    fn starts(&self, rules: Rules) -> Starts {
+        let &Block {
+            letters,
+            uppercase,
+            digits,
+            whitespace,
+            line_breaks,
+            spaces,
+            apostrophes,
+            slashes,
+            controls,
+            non_ascii,
+        } = self;
+        let unknown = if rules.isolates_digits { non_ascii | controls & !whitespace } else { non_ascii };
         // What begins after this many bytes is unknown.
-        let length = non_ascii.trailing_zeros();
+        let length = unknown.trailing_zeros();
         let ascii = u64::MAX.checked_shr(WIDTH as u32 - length).unwrap_or(0);
         let (letters, digits, whitespace) = (letters & ascii, digits & ascii, whitespace & ascii);
         let (line_breaks, spaces) = (line_breaks & ascii, spaces & ascii);
@@ -146,7 +309,10 @@ impl Block {
         let after_attached = line_breaks.wrapping_add(attached) & !line_breaks;
         let runs = whitespace & !(whitespace << 1) & !attached;
         // The last blank before another character begins a piece: it belongs to a word or to symbols, or it stands alone.
-        let last_blanks = blanks & !(whitespace >> 1) & ascii >> 1;
+        let mut last_blanks = blanks & !(whitespace >> 1) & ascii >> 1;
+        if rules.isolates_digits {
+            last_blanks &= !(digits >> 1);
+        }
         // After the last line break of a run.
         let blanks_after_break = blanks & line_breaks << 1;
         // A space belongs to the symbols after it.
@@ -154,8 +320,12 @@ impl Block {
         // A single symbol without a space belongs to the word after it. All other symbols do not.
         let other_symbols = symbols & (symbols << 1 | spaces << 1);
         let words = letters & !(letters << 1) & (line_breaks | digits | other_symbols) << 1;
-        let numbers = if max_digits == 1 { digits } else { every_third(digits) };
-        let starts = runs | last_blanks | blanks_after_break | after_attached | symbol_runs | words | numbers;
+        let numbers = if rules.digits == 1 { digits } else { every_third(digits) };
+        let mut starts =
+            runs | last_blanks | blanks_after_break | after_attached | symbol_runs | words | numbers;
+        if rules.cased {
+            starts |= uppercase & ascii & (letters & !uppercase) << 1;
+        }
 
         let mut certain = ascii;
         // Another line break may follow the blanks: they belong to the piece of the line breaks then.
@@ -168,11 +338,19 @@ impl Block {
         if open != 0 {
             certain &= up_to(1u64.wrapping_shl(length.wrapping_sub(open)));
         }
-        let contractions = apostrophes & (starts | 1) & letters >> 1;
-        if contractions != 0 {
-            certain &= up_to(contractions);
+        if rules.cased {
+            // A slash after the line breaks of symbols belongs to their piece, unlike other symbols.
+            let slashes = slashes & after_attached;
+            if slashes != 0 {
+                certain &= below(slashes);
+            }
         }
-        starts & certain & !1
+        let apostrophes = match rules.contractions {
+            Contractions::None => 0,
+            Contractions::Pieces => apostrophes & (starts | 1),
+            Contractions::Suffixes => apostrophes & letters << 1,
+        };
+        Starts { starts, apostrophes: apostrophes & certain, certain }
     }
 }
 
@@ -211,22 +389,34 @@ mod tests {
             for position in 0..WIDTH {
                 let mut bytes = [b'x'; WIDTH];
                 bytes[position] = byte;
-                assert_eq!(Block::of(&bytes), Block::byte_by_byte(&bytes), "{byte} at {position}");
+                let expected = Block::byte_by_byte(&bytes);
+                assert_eq!(Block::of(&bytes), expected, "{byte} at {position}");
+                #[cfg(target_arch = "x86_64")]
+                if has_avx512() {
+                    // SAFETY: the processor has these instructions.
+                    assert_eq!(unsafe { Block::of_avx512(&bytes) }, expected, "{byte} at {position}");
+                }
             }
         }
     }
 
     #[test]
     fn pieces_begin_where_they_should() {
-        let starts = |text: &str| {
+        let starts_by = |rules: Rules, text: &str| {
             let mut bytes = [b'x'; WIDTH];
             bytes[..text.len()].copy_from_slice(text.as_bytes());
-            let starts = Block::of(&bytes).starts(3);
+            let starts = Block::of(&bytes).starts(rules).with_contractions(&bytes, 0, rules);
             (0..WIDTH).filter(|position| starts >> position & 1 != 0).collect::<Vec<_>>()
         };
+        let starts = |text: &str| starts_by(Rules::cl100k(3), text);
+        let cased = |text: &str| starts_by(Rules::O200K, text);
         assert_eq!(starts("one two  (three(four.\n\n  12345 ab"), [3, 7, 8, 10, 15, 20, 23, 24, 25, 28, 30]);
-        // What follows an apostrophe may be a contraction.
-        assert_eq!(starts("he can't go"), [2, 6]);
+        assert_eq!(starts("he can't'vex go"), [2, 6, 8, 11, 12]);
+        assert_eq!(cased("he can't'vex go"), [2, 8, 12]);
+        assert_eq!(cased("isHTTPServer we'lL'd'Re"), [2, 12, 18, 20]);
+        // A slash after a line break may belong to the symbols before it.
+        assert_eq!(cased("a();\n/ b"), [1]);
+        assert_eq!(starts("a();\n/ b"), [1, 5, 6]);
         // The run of blanks ends with a line break.
         assert_eq!(starts("a b\n  \n  c"), [1, 3]);
         assert_eq!(starts("one tw\u{f6} three"), [3]);

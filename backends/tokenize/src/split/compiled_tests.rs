@@ -4,12 +4,12 @@ use std::sync::OnceLock;
 
 use proptest::prelude::*;
 
-use super::{CL100K, GPT2, O200K, QWEN, Splitter, Stage, Stages, Text};
+use super::{
+    CL100K, DEEPSEEK, DEEPSEEK_HAN, DEEPSEEK_NUMBERS, GPT2, O200K, QWEN, Rules, Splitter, Stage, Stages,
+    TEKKEN, Text,
+};
 
-const DEEPSEEK: &str = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
-const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const CLIP: &str = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
-const HAN: &str = "[一-龥぀-ゟ゠-ヿ]+";
 
 /// Expressions of tokenizers, and whether pieces begin at every space before a letter.
 const EXPRESSIONS: [(&str, bool); 13] = [
@@ -20,7 +20,7 @@ const EXPRESSIONS: [(&str, bool); 13] = [
     (DEEPSEEK, true),
     (TEKKEN, true),
     (CLIP, false),
-    (HAN, false),
+    (DEEPSEEK_HAN, false),
     (r"\p{N}{1,3}", false),
     (r"[0-9][0-9][0-9]", false),
     (r"\s+", false),
@@ -46,7 +46,7 @@ fn compared() -> &'static [Compared] {
         let one = |(expression, _): (&'static str, bool)| Compared {
             expression,
             engine: fancy_regex::Regex::new(expression).unwrap(),
-            isolated: splitter(vec![compiled(expression)]),
+            isolated: in_blocks(vec![compiled(expression)], &[expression]),
             matches: splitter(vec![Stage::of_expression(expression, true, false, Text::Characters).unwrap()]),
         };
         EXPRESSIONS.into_iter().map(one).collect()
@@ -63,12 +63,12 @@ struct Combined {
 /// Stages of tokenizers (DeepSeek, Falcon, StarCoder) whose first ones isolate runs of a set, and others for which these overlap, or which
 /// end with such stages.
 const STAGES: [&[&str]; 7] = [
-    &[r"\p{N}{1,3}", HAN, DEEPSEEK],
+    &[DEEPSEEK_NUMBERS, DEEPSEEK_HAN, DEEPSEEK],
     &[r"\p{P}+", GPT2, "[0-9][0-9][0-9]"],
     &[r"\p{N}", GPT2],
     &[r"\p{N}{1,3}", "[0-9a]", TEKKEN],
-    &[r"\s+", HAN, r"\p{L}+"],
-    &[r"\p{N}{1,3}", HAN],
+    &[r"\s+", DEEPSEEK_HAN, r"\p{L}+"],
+    &[r"\p{N}{1,3}", DEEPSEEK_HAN],
     &[CLIP, r"\p{N}", "a+"],
 ];
 
@@ -78,7 +78,7 @@ fn combined() -> &'static [Combined] {
         let one = |expressions: &'static [&'static str]| Combined {
             expressions,
             engines: expressions.iter().map(|one| fancy_regex::Regex::new(one).unwrap()).collect(),
-            splitter: splitter(expressions.iter().map(|one| compiled(one)).collect()),
+            splitter: in_blocks(expressions.iter().map(|one| compiled(one)).collect(), expressions),
         };
         STAGES.into_iter().map(one).collect()
     })
@@ -86,6 +86,11 @@ fn combined() -> &'static [Combined] {
 
 fn splitter(stages: Vec<Stage>) -> Splitter {
     Splitter::Compiled(Stages::from(stages))
+}
+
+/// The same, with blocks of ASCII if the rules of the expressions are known.
+fn in_blocks(stages: Vec<Stage>, expressions: &[&str]) -> Splitter {
+    Splitter::Compiled(Stages::from(stages).with_ascii_rules(Rules::of_expressions(expressions)))
 }
 
 fn pieces(splitter: &Splitter, text: &str) -> Vec<(usize, usize)> {
@@ -126,6 +131,24 @@ fn texts() -> impl Strategy<Value = String> {
         1 => any::<char>().prop_map(String::from),
     ];
     prop::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+}
+
+/// Texts that are ASCII for the most part, so that whole blocks are.
+pub fn mostly_ascii() -> impl Strategy<Value = String> {
+    let known = [
+        " ", "  ", "\n", "\r\n", "\t", "\t\t", " \n", "\n ", "'", "'s", "'LL", "'re", "'t'd", "/", "//",
+        "!\n/", "(", "((", " (", "_", "a", "aB", "ABc", "The", " word", "1", "23", " 4567", "!", "!!",
+        ";\n\n", "\u{0}", "\u{7f}", "\u{b}", "\u{1c}",
+    ];
+    let piece = prop_oneof![
+        400 => prop::sample::select(known.to_vec()).prop_map(str::to_owned),
+        20 => "[ -~]{1,20}",
+        20 => "[\\x00-\\x7f]{1,4}",
+        // Longer than a block.
+        2 => "([a-z]{60,140}|[0-9]{60,140}| {60,140}|[!/\\n]{60,140})",
+        2 => prop::sample::select(vec!["é", "É", "ſ", "\u{301}", "漢", "٣", "\u{a0}", "\u{3000}", "…", "👍"]).prop_map(str::to_owned),
+    ];
+    prop::collection::vec(piece, 0..120).prop_map(|pieces| pieces.concat())
 }
 
 /// Random expressions of the supported syntax.
@@ -179,7 +202,7 @@ fn expressions_of_tokenizers_are_supported() {
     }
     // After stages that ignore words, and not after others.
     let after = |first: &str| splitter(vec![compiled(first), compiled(DEEPSEEK)]).begins_piece(" a", 0);
-    assert!(after(r"\p{N}{1,3}") && after(HAN) && !after(r"\p{L}"));
+    assert!(after(r"\p{N}{1,3}") && after(DEEPSEEK_HAN) && !after(r"\p{L}"));
 }
 
 #[test]
@@ -220,7 +243,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
-    fn expressions_of_tokenizers_split_like_the_definition(text in texts()) {
+    fn expressions_of_tokenizers_split_like_the_definition(text in prop_oneof![texts(), mostly_ascii()]) {
         for Compared { expression, engine, isolated, matches } in compared() {
             let found = pieces(isolated, &text);
             prop_assert_eq!(&found, &expected(engine, &text, 0, true), "{} of {:?}", expression, text);
@@ -230,7 +253,7 @@ proptest! {
     }
 
     #[test]
-    fn stages_split_the_pieces_before_them(text in texts()) {
+    fn stages_split_the_pieces_before_them(text in prop_oneof![texts(), mostly_ascii()]) {
         for Combined { expressions, engines, splitter } in combined() {
             let mut wanted = vec![(0, text.len())];
             for engine in engines {

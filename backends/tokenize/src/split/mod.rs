@@ -14,6 +14,7 @@ mod expression;
 mod program;
 mod stages;
 
+pub use self::ascii_block::Rules;
 use self::ascii_window::{AsciiWindow, contraction_may_follow};
 pub use self::char_sets::Text;
 pub use self::stages::{Splitter, Stage, Stages};
@@ -41,6 +42,13 @@ pub const CL100K: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+
 pub const QWEN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// The expression of `o200k`.
 pub const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// The expressions of DeepSeek V3, each of which splits the pieces of the one before it.
+pub const DEEPSEEK_NUMBERS: &str = r"\p{N}{1,3}";
+pub const DEEPSEEK_HAN: &str = "[一-龥\u{3040}-ゟ゠-ヿ]+";
+pub const DEEPSEEK: &str = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
+/// The expression of Mistral's `tekken`.
+pub const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 impl Pattern {
     /// The splitter that is equivalent to an expression, if there is one.
@@ -83,10 +91,13 @@ impl Pattern {
                 // The masks of other architectures are computed byte by byte, which is slower.
                 match digits {
                     1 | 3 if cfg!(target_arch = "x86_64") => {
-                        ascii_block::walk(text, start, end, digits, &single, &mut each);
+                        walk_blocks(text, start, end, Rules::cl100k(digits), &single, &mut each);
                     }
                     _ => walk(start, end, &single, &mut each),
                 }
+            }
+            Pattern::O200k if cfg!(target_arch = "x86_64") => {
+                walk_blocks(text, start, end, Rules::O200K, &O200k { text, classes }, &mut each);
             }
             Pattern::O200k => walk(start, end, &O200k { text, classes }, &mut each),
         }
@@ -115,6 +126,26 @@ fn walk(mut start: usize, last: usize, splitter: &impl PieceEnd, each: &mut impl
         each(start, end);
         start = end;
     }
+}
+
+#[inline(always)]
+fn one_piece(start: usize, splitter: &impl PieceEnd, each: &mut impl FnMut(usize, usize)) -> usize {
+    let end = splitter.end(start);
+    each(start, end);
+    end
+}
+
+/// The same in blocks of ASCII; the splitter finds the pieces between them one by one.
+#[inline(always)]
+fn walk_blocks(
+    text: &[u8],
+    start: usize,
+    last: usize,
+    rules: Rules,
+    splitter: &impl PieceEnd,
+    each: &mut impl FnMut(usize, usize),
+) {
+    ascii_block::walk(text, start, last, rules, |start, each| one_piece(start, splitter, each), each);
 }
 
 /// The end of the run of characters for which `within` holds.
@@ -504,6 +535,11 @@ mod tests {
 
         #[test]
         fn random_ascii_texts_split_like_their_expression(text in "([ \n\r\t\u{b}'(.aelstA0]|[a-z]{1,12}| [a-z]{1,9}|[0-9]{1,9}|\n {1,8}){20,150}") {
+            check(&text);
+        }
+
+        #[test]
+        fn mostly_ascii_texts_split_like_their_expression(text in super::compiled_tests::mostly_ascii()) {
             check(&text);
         }
 

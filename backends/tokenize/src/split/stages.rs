@@ -7,6 +7,7 @@ use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange};
 use unicode_categories::UnicodeCategories;
 
 use super::Pattern;
+use super::ascii_block::{self, Rules};
 use super::automaton::Automaton;
 use super::char_sets::{CharClasses, Text};
 use super::expression::{self, Alternatives, Item, UNLIMITED};
@@ -28,6 +29,8 @@ pub struct Stages {
     stages: Vec<Stage>,
     /// Whether a piece begins at every space before an ASCII letter.
     begins_at_spaces: bool,
+    /// How ASCII is split in blocks, if that is known.
+    ascii: Option<Rules>,
 }
 
 /// Stages that isolate runs of characters of one set each.
@@ -102,7 +105,7 @@ impl From<Vec<Stage>> for Stages {
             stage.program.begins_at_spaces && stage.keeps_matches && stage.text == Text::Characters
         });
         let runs = combine(&mut stages).map(Box::new);
-        Stages { runs, stages, begins_at_spaces }
+        Stages { runs, stages, begins_at_spaces, ascii: None }
     }
 }
 
@@ -170,7 +173,7 @@ impl Splitter {
         match self {
             Splitter::Known(pattern) => pattern.between(text, start, end, each),
             Splitter::Compiled(stages) => {
-                stages.split(&text.as_bytes()[..end], start, &mut each);
+                stages.between(text.as_bytes(), start, end, &mut each);
             }
         }
     }
@@ -180,17 +183,59 @@ impl Splitter {
     pub fn begins_piece(&self, text: &str, position: usize) -> bool {
         match self {
             Splitter::Known(_) => Pattern::begins_piece(text, position),
-            Splitter::Compiled(stages) => {
-                let text = text.as_bytes();
-                stages.begins_at_spaces
-                    && text[position] == b' '
-                    && text.get(position + 1).is_some_and(u8::is_ascii_alphabetic)
-            }
+            Splitter::Compiled(stages) => stages.begins_piece(text.as_bytes(), position),
         }
     }
 }
 
 impl Stages {
+    /// Stages whose ASCII is split in blocks. The rules must be those of the expressions of the stages.
+    pub fn with_ascii_rules(self, rules: Option<Rules>) -> Stages {
+        Stages { ascii: rules.filter(|_| self.begins_at_spaces), ..self }
+    }
+
+    /// Whether a piece begins at a position regardless of the text before it.
+    #[inline(always)]
+    fn begins_piece(&self, text: &[u8], position: usize) -> bool {
+        self.begins_at_spaces
+            && text[position] == b' '
+            && text.get(position + 1).is_some_and(u8::is_ascii_alphabetic)
+    }
+
+    /// Splits the text between two positions at which pieces begin.
+    #[inline]
+    fn between(&self, text: &[u8], start: usize, end: usize, each: &mut impl FnMut(usize, usize)) {
+        match self.ascii {
+            // The masks of other architectures are computed byte by byte, which is slower.
+            Some(rules) if cfg!(target_arch = "x86_64") => {
+                let others = |start, each: &mut _| self.until_space(text, start, end, each);
+                ascii_block::walk(text, start, end, rules, others, each);
+            }
+            _ => self.split(&text[..end], start, each),
+        }
+    }
+
+    /// Splits up to a position at which a piece certainly begins, and returns it.
+    fn until_space(
+        &self,
+        text: &[u8],
+        start: usize,
+        last: usize,
+        each: &mut impl FnMut(usize, usize),
+    ) -> usize {
+        // Blocks do not pay where other characters are frequent, so it is the first one in a chunk of ASCII.
+        let from = (start + ascii_block::WIDTH).min(last);
+        let chunks = text[from..last].chunks(ascii_block::WIDTH).zip((from..).step_by(ascii_block::WIDTH));
+        let end = chunks
+            .filter(|(chunk, _)| chunk.is_ascii())
+            .find_map(|(chunk, from)| {
+                (from..from + chunk.len()).find(|position| self.begins_piece(text, *position))
+            })
+            .unwrap_or(last);
+        self.split(&text[..end], start, each);
+        end
+    }
+
     /// Splits a text from `start` on.
     fn split(&self, text: &[u8], mut start: usize, each: &mut impl FnMut(usize, usize)) {
         let (Some(runs), Some((stage, rest))) = (&self.runs, self.stages.split_first()) else {
