@@ -15,18 +15,13 @@ const MIN_BYTES: usize = PAGE / 2;
 #[repr(C, align(0x20_0000))]
 struct Page([MaybeUninit<u8>; PAGE]);
 
-/// The memory of a table.
-enum Memory<T> {
-    Ordinary(Vec<T>),
-    Huge(Vec<Page>),
-}
-
 /// A table of fixed size.
 pub struct Table<T: Copy> {
-    /// The first element, in `memory`, which never moves.
+    /// The first element, in one of the vectors, which never grow.
     first: NonNull<T>,
     count: usize,
-    memory: Memory<T>,
+    _small: Vec<T>,
+    _pages: Vec<Page>,
 }
 
 // SAFETY: a table owns its elements, like `Box<[T]>`.
@@ -40,9 +35,9 @@ impl<T: Copy> Table<T> {
         const { assert!(align_of::<T>() <= PAGE) };
         let bytes = count.saturating_mul(size_of::<T>());
         if bytes < MIN_BYTES {
-            let mut elements = memory::filled(value, count)?;
-            let first = NonNull::from(elements.as_mut_slice()).cast();
-            return Ok(Table { first, count, memory: Memory::Ordinary(elements) });
+            let mut small = memory::filled(value, count)?;
+            let first = NonNull::from(small.as_mut_slice()).cast();
+            return Ok(Table { first, count, _small: small, _pages: Vec::new() });
         }
         let mut pages: Vec<Page> = memory::with_capacity(bytes.div_ceil(PAGE))?;
         let spare = pages.spare_capacity_mut();
@@ -52,7 +47,7 @@ impl<T: Copy> Table<T> {
             // SAFETY: the pages have at least `count * size_of::<T>()` bytes and a greater alignment than `T`.
             unsafe { first.add(index).write(value) };
         }
-        Ok(Table { first, count, memory: Memory::Huge(pages) })
+        Ok(Table { first, count, _small: Vec::new(), _pages: pages })
     }
 }
 
@@ -72,7 +67,7 @@ impl<T: Copy> Deref for Table<T> {
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: `count` elements from `first` on were written and are in `memory`, which `self` owns.
+        // SAFETY: `count` elements from `first` on were written and are in memory that `self` owns.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.count) }
     }
 }

@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(starts("one two  (three(four.\n\n  12345 ab"), [3, 7, 8, 10, 15, 20, 23, 24, 25, 28, 30]);
         assert_eq!(starts("he can't'vex go"), [2, 6, 8, 11, 12]);
         assert_eq!(cased("he can't'vex go"), [2, 8, 12]);
-        assert_eq!(cased("isHTTPServer we'lL'd'Re"), [2, 12, 18, 20]);
+        assert_eq!(cased("isHTTPServer we'lL'd'Re"), [2, 12, 18, 23]);
         // A slash after a line break may belong to the symbols before it.
         assert_eq!(cased("a();\n/ b"), [1]);
         assert_eq!(starts("a();\n/ b"), [1, 5, 6]);
