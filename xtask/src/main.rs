@@ -58,7 +58,7 @@ cargo xtask <command>
   miri [FILTER]               run the tests of tensors and arguments under Miri, if the toolchain has it
   mutants [FLAGS]             change selection, cache, health and checks, and expect tests to fail; --switched builds all mutants at once; flags of cargo mutants
   sanitize [rust|python]      run the Python extension and Rust tests under AddressSanitizer
-  aarch64 [build | test]      build for aarch64 Linux and run the tests under qemu; packages come from Debian, --mirror URL names its mirror; `aarch64 cargo ...` runs cargo there
+  aarch64 [build | test | neon]  build for aarch64 Linux and run the tests under qemu, with neon only those of the NEON kernels; packages come from Debian, --mirror URL names its mirror; `aarch64 cargo ...` runs cargo there
   fmt                         format all hand-written Rust
   bench select [--json]       selection latency with all kernels registered
   bench instructions          instructions per selection, and the change since the last run

@@ -1,7 +1,7 @@
-//! `cargo xtask aarch64`: builds the workspace for aarch64 Linux and runs its tests under emulation.
+//! A root folder with compilers and an emulator for aarch64, and cargo in it.
 //!
-//! Compilers, the standard library and the emulator are packages of Debian, which are unpacked into a root folder below `target`;
-//! nothing is installed. Cargo runs there with `chroot`, in namespaces of its own: the checkout and cargo's home are mounted, and
+//! Compilers, the standard library and the emulator are packages of Debian, which are unpacked into a folder below `target`; nothing
+//! is installed. Cargo runs there with `chroot`, in namespaces of its own: the checkout and cargo's home are mounted, and
 //! `binfmt_misc` starts qemu for programs of aarch64, including those that tests start. Needs Linux 6.7 or later, which has a
 //! `binfmt_misc` for each user namespace, and apt.
 
@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::{command, files};
 
@@ -67,95 +67,15 @@ done
 exec chroot "$root" /usr/bin/env -i "$@"
 "#;
 
-/// One run of cargo in the root.
-struct Step {
-    name: &'static str,
-    arguments: &'static [&'static str],
-    environment: &'static [&'static str],
-}
-
-/// Libraries, programs and tests of all crates, with the bindings: the static C++ library and the Python extension.
-const BUILD: Step = Step {
-    name: "build",
-    arguments: &["build", "--workspace", "--lib", "--bins", "--tests"],
-    environment: &[],
-};
-
-/// The suites of the core crates and of the CPU kernels, then the unit tests of all crates, with the conformance tests that compare every
-/// kernel with its reference. Emulation is slow, so the conformance tests draw fewer calls than natively.
-const TESTS: &[Step] = &[
-    Step { name: "suites", arguments: &["test", "--workspace", "--test", "suite"], environment: &[] },
-    Step {
-        name: "unit and conformance tests",
-        arguments: &["test", "--workspace", "--lib"],
-        environment: &["LZ_CASES_METADATA=200", "LZ_CASES_VALUES=8", "PROPTEST_CASES=16"],
-    },
-];
-
-/// What the command does.
-#[derive(Debug, PartialEq, Eq)]
-struct Options<'a> {
-    /// Where packages come from; without it, what apt of this machine uses.
-    mirror: Option<&'a str>,
-    work: Work<'a>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Work<'a> {
-    All,
-    Build,
-    Test,
-    Cargo(&'a [&'a str]),
-}
-
-fn parse<'a>(flags: &'a [&'a str]) -> Result<Options<'a>> {
-    let (mirror, rest) = match flags {
-        ["--mirror", mirror, rest @ ..] => (Some(*mirror), rest),
-        rest => (None, rest),
-    };
-    let work = match rest {
-        [] => Work::All,
-        ["build"] => Work::Build,
-        ["test"] => Work::Test,
-        ["cargo", arguments @ ..] if !arguments.is_empty() => Work::Cargo(arguments),
-        _ => bail!("expected [--mirror URL] [build | test | cargo ARGUMENT...], found `{}`", flags.join(" ")),
-    };
-    Ok(Options { mirror, work })
-}
-
-/// Makes the root if there is none, then builds and tests.
-pub fn run(root: &Path, flags: &[&str]) -> Result<()> {
-    let options = parse(flags)?;
-    ensure!(
-        cfg!(all(target_arch = "x86_64", target_os = "linux")),
-        "this command emulates aarch64 on x86-64 Linux; on aarch64, `cargo xtask test` runs the tests"
-    );
-    let debian = Debian::ensure(root, options.mirror)?;
-    // Cargo in the root has no network.
-    command::cargo(root, &["fetch", "--locked"])?;
-    if matches!(options.work, Work::All | Work::Build) {
-        debian.step(&BUILD)?;
-    }
-    if matches!(options.work, Work::All | Work::Test) {
-        for step in TESTS {
-            debian.step(step)?;
-        }
-    }
-    if let Work::Cargo(arguments) = options.work {
-        debian.cargo(arguments, &[])?;
-    }
-    Ok(())
-}
-
 /// The root folder with the packages.
-struct Debian {
+pub struct Debian {
     checkout: PathBuf,
     root: PathBuf,
 }
 
 impl Debian {
     /// Creates the root, unless it has the packages already.
-    fn ensure(checkout: &Path, mirror: Option<&str>) -> Result<Debian> {
+    pub fn ensure(checkout: &Path, mirror: Option<&str>) -> Result<Debian> {
         let checkout = checkout.canonicalize()?;
         let folder = checkout.join("target/aarch64");
         let debian = Debian { root: folder.join("root"), checkout };
@@ -195,13 +115,8 @@ impl Debian {
         Ok(())
     }
 
-    fn step(&self, step: &Step) -> Result<()> {
-        println!("\n== aarch64: {}", step.name);
-        self.cargo(step.arguments, step.environment).with_context(|| format!("aarch64: {}", step.name))
-    }
-
-    /// Runs cargo for aarch64 in the root.
-    fn cargo(&self, arguments: &[&str], environment: &[&str]) -> Result<()> {
+    /// Runs cargo for aarch64 in the root; the environment has settings as `NAME=VALUE`.
+    pub fn cargo(&self, arguments: &[&str], environment: &[String]) -> Result<()> {
         let home = cargo_home()?;
         let folders = [&self.checkout, &home, Path::new("/proc"), Path::new("/dev"), Path::new("/sys")]
             .map(|folder: &Path| folder.to_string_lossy().into_owned());
@@ -223,7 +138,7 @@ impl Debian {
         all.extend([&*root, &emulator, &folders]);
         all.extend(own.iter().map(String::as_str));
         all.extend(ENVIRONMENT);
-        all.extend(environment);
+        all.extend(environment.iter().map(String::as_str));
         all.push("cargo");
         all.extend(arguments);
         command::build(&self.checkout, "unshare", &all, &[])
@@ -318,18 +233,6 @@ fn in_order<'a>(paths: impl Iterator<Item = &'a Path>) -> Vec<&'a Path> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn flags_are_parsed() {
-        assert_eq!(parse(&[]).unwrap(), Options { mirror: None, work: Work::All });
-        assert_eq!(parse(&["build"]).unwrap().work, Work::Build);
-        let options = parse(&["--mirror", "http://example.org/debian", "test"]).unwrap();
-        assert_eq!(options, Options { mirror: Some("http://example.org/debian"), work: Work::Test });
-        assert_eq!(parse(&["cargo", "check"]).unwrap().work, Work::Cargo(&["check"]));
-        for wrong in [&["cargo"][..], &["--mirror"], &["tests"], &["build", "test"]] {
-            assert!(parse(wrong).unwrap_err().to_string().contains("[build | test"), "{wrong:?}");
-        }
-    }
 
     #[test]
     fn mirror_is_a_repository_of_debian() {
