@@ -141,13 +141,13 @@ fn fill_by_statistic(
     values: &[Value],
 ) -> Option<bool> {
     let params = schema.params.iter().zip(values.iter().skip(schema.axes.len()));
-    let known = params.filter_map(|(param, value)| match (&param.statistic, value) {
+    let mut known = params.filter_map(|(param, value)| match (&param.statistic, value) {
         (Some(statistic), Value::Int(value)) if statistic.of == input && *value >= 0 => {
             Some((statistic.measure, *value))
         }
         _ => None,
     });
-    let Some((measure, stated)) = known.last() else { return Some(false) };
+    let Some((measure, stated)) = known.next() else { return Some(false) };
     let int = |expression: &Typed| Program::compile(expression).eval_int(values).ok();
     let rule = schema.inputs.get(input)?.values.as_ref();
     let shape = Dims::new(tensor.shape())?;
