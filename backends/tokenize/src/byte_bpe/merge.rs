@@ -103,6 +103,14 @@ impl Merges {
 
     /// Computes the rivals of all byte pairs from the pairs in rank order, with internal ids.
     fn compute_rivals(&mut self, pairs: &[Pair]) {
+        // A merge that ranks before the one that produces its side precedes others as soon as that side exists, so no pair may be
+        // merged up front. Trained vocabularies have no such merge.
+        let is_produced_later = |side: u32, rank: u32| side as usize >= BYTES + rank as usize;
+        let is_early =
+            |pair: &Pair| is_produced_later(pair.left, pair.rank) || is_produced_later(pair.right, pair.rank);
+        if pairs.iter().any(is_early) {
+            return;
+        }
         for byte_pair in &mut self.byte_pairs {
             (byte_pair.rival_left, byte_pair.rival_right) = (NO_RANK, NO_RANK);
         }
@@ -477,6 +485,11 @@ mod tests {
 
     /// Merges over the letters a, b and c, with byte values as ids, and the bytes of every token.
     fn merges() -> (Merges, Vec<Vec<u8>>) {
+        merges_from(0)
+    }
+
+    /// The same merges with the ranks of the first ones behind all others, so that some precede those that produce their sides.
+    fn merges_from(first: usize) -> (Merges, Vec<Vec<u8>>) {
         let mut texts: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
         let mut pairs = Vec::new();
         let mut known = [b'a', b'b', b'c'].map(u32::from).to_vec();
@@ -493,6 +506,8 @@ mod tests {
                 pairs.push((left, right, token as u32));
             }
         }
+        let count = pairs.len();
+        pairs.rotate_left(first % count);
         (Merges::new(std::array::from_fn(|byte| byte as u32), &pairs), texts)
     }
 
@@ -513,8 +528,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn merges_reduced_to_last_pairs_give_equal_tokens(piece in "[abc]{2,60}") {
-            let (merges, texts) = merges();
+        fn merges_reduced_to_last_pairs_give_equal_tokens(piece in "[abc]{2,60}", first in 0usize..40) {
+            let (merges, texts) = merges_from(first);
             let pairs: Vec<Pair> = texts.iter().filter_map(|text| merges.last_pair(text, None).unwrap()).collect();
             let reduced = merges.reduced_to(&pairs);
             let (mut all, mut few) = (Vec::new(), Vec::new());
@@ -539,6 +554,23 @@ mod tests {
             merges.merge(piece.as_bytes(), &mut all).unwrap();
             reduced.merge(piece.as_bytes(), &mut few).unwrap();
             assert_eq!(all, few, "{piece}");
+        }
+    }
+
+    /// If `ab` were merged up front, `x` and `ab` would be merged before `w` and `x`.
+    #[test]
+    fn a_pair_whose_result_ranks_before_it_is_not_merged_up_front() {
+        let [a, b, w, x] = [b'a', b'b', b'w', b'x'].map(u32::from);
+        let pairs = [(x, 258, 256), (w, x, 257), (a, b, 258)];
+        let merges = Merges::new(std::array::from_fn(|byte| byte as u32), &pairs);
+        let last: Vec<Pair> = ["xab", "wx", "ab"]
+            .iter()
+            .filter_map(|text| merges.last_pair(text.as_bytes(), None).unwrap())
+            .collect();
+        for merges in [&merges.reduced_to(&last), &merges] {
+            let mut tokens = Vec::new();
+            merges.merge(b"wxab", &mut tokens).unwrap();
+            assert_eq!(tokens, [257, 258]);
         }
     }
 
