@@ -45,6 +45,9 @@ const ENVIRONMENT: &[&str] = &[
     "AR_aarch64_unknown_linux_gnu=aarch64-linux-gnu-ar",
     // The extension uses the stable ABI and needs no interpreter of the target to be built.
     "PYO3_NO_PYTHON=1",
+    // Qemu keeps two real-time signals for itself, and programs lack as many: by default the last ones, of which `lz-device` uses one. With
+    // this map they lack number 34 instead.
+    "QEMU_RTSIG_MAP=32 34 2,35 36 27",
 ];
 
 /// The start of an ELF file of aarch64 and the bits of it that count, as `binfmt_misc` writes them.
