@@ -1,6 +1,6 @@
 //! Forks of a process whose threads hold locks. A forked child has only the thread that forked: a lock that another thread held, ours
 //! or one inside SQLite, stays locked in the child forever. A fork therefore waits until no thread is in a [`Gate`]. If that takes too
-//! long, the child is told so when it enters, and must not wait for the locks behind the gate.
+//! long, entering reports it in the child, which must not wait for the locks behind the gate.
 
 use std::cell::Cell;
 use std::sync::Once;
