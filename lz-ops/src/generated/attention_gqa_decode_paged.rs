@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_DECODE_PAGED: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.decode.paged",
     1,
-    "52196d5e040eafa96867686d92e1a45a0cc7873e5bb251a9a5412f6c714825c1",
+    "08603d03dc0855b85d944ba21587aa9519fa4e77aac53fbf0e965d1721e7916a",
     "schemas/ops/attention/gqa/decode.paged.yaml",
     include_str!("../../schemas/ops/attention/gqa/decode.paged.yaml"),
     &FIELDS,
@@ -46,7 +46,7 @@ pub struct AttentionGqaDecodePagedArguments<'a, const NUMBER: u8> {
     pub return_lse: Option<bool>,
     /// Order of the dimensions of the caches. Default: `NHD`.
     pub layout: Option<AttentionGqaDecodePagedLayout>,
-    /// Number of pages of the longest request. Default: `-1`.
+    /// Number of pages of the longest request, if known; a statistic that affects only the selection of a kernel. Default: `-1`.
     pub max_pages: Option<i64>,
 }
 

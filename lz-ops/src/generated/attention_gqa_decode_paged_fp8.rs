@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_DECODE_PAGED_FP8: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.decode.paged.fp8",
     1,
-    "373ba2e2b54df5c56f153ac57f099afaee5417c4fb4b7159a38c2a8dd0d0226d",
+    "4215b21a377bd42171c47d1ff446a4c05e17d31bcc59ec331386aad5742afe7f",
     "schemas/ops/attention/gqa/decode.paged.fp8.yaml",
     include_str!("../../schemas/ops/attention/gqa/decode.paged.fp8.yaml"),
     &FIELDS,
@@ -74,7 +74,7 @@ pub struct AttentionGqaDecodePagedFp8<'a> {
     pub return_lse: Option<bool>,
     /// Order of the dimensions of the caches. Default: `NHD`.
     pub layout: Option<AttentionGqaDecodePagedFp8Layout>,
-    /// Number of pages of the longest request. Default: `-1`.
+    /// Number of pages of the longest request, if known; a statistic that affects only the selection of a kernel. Default: `-1`.
     pub max_pages: Option<i64>,
 }
 

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_PREFILL_PAGED: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.prefill.paged",
     1,
-    "6ddd7a69c5f868e6bbd281bd4c4863a7b738ecaac4bf262afc30e6058e631722",
+    "7b1ae668e65bd23261031747fc556f3ffb8ab1af841143e3d3ca9abcc5243cf6",
     "schemas/ops/attention/gqa/prefill.paged.yaml",
     include_str!("../../schemas/ops/attention/gqa/prefill.paged.yaml"),
     &FIELDS,
@@ -52,9 +52,9 @@ pub struct AttentionGqaPrefillPagedArguments<'a, const NUMBER: u8> {
     pub return_lse: Option<bool>,
     /// Order of the dimensions of the caches. Default: `NHD`.
     pub layout: Option<AttentionGqaPrefillPagedLayout>,
-    /// Number of queries of the longest request. Default: `-1`.
+    /// Number of queries of the longest request, if known; a statistic that affects only the selection of a kernel. Default: `-1`.
     pub max_seq_q: Option<i64>,
-    /// Number of pages of the longest request. Default: `-1`.
+    /// Number of pages of the longest request, if known; a statistic that affects only the selection of a kernel. Default: `-1`.
     pub max_pages: Option<i64>,
 }
 

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_PREFILL_PAGED_FP8: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.prefill.paged.fp8",
     1,
-    "85515453995d8433c5f859b05002a2648123f8025efc6b40ee88708ea57e13f5",
+    "7e21f7822d37c4c288e9df4bf93f98d644534a5abcc7d9886a15cfb340f6e53e",
     "schemas/ops/attention/gqa/prefill.paged.fp8.yaml",
     include_str!("../../schemas/ops/attention/gqa/prefill.paged.fp8.yaml"),
     &FIELDS,
@@ -84,9 +84,9 @@ pub struct AttentionGqaPrefillPagedFp8<'a> {
     pub return_lse: Option<bool>,
     /// Order of the dimensions of the caches. Default: `NHD`.
     pub layout: Option<AttentionGqaPrefillPagedFp8Layout>,
-    /// Number of queries of the longest request. Default: `-1`.
+    /// Number of queries of the longest request, if known; a statistic that affects only the selection of a kernel. Default: `-1`.
     pub max_seq_q: Option<i64>,
-    /// Number of pages of the longest request. Default: `-1`.
+    /// Number of pages of the longest request, if known; a statistic that affects only the selection of a kernel. Default: `-1`.
     pub max_pages: Option<i64>,
 }
 

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_PREFILL_RAGGED: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.prefill.ragged",
     1,
-    "b0781eb952818e8961b7e37b85a674e3f99d385350e560c16db1e40b88ad923a",
+    "c8ac6b3cc5a7d0ffe1d421f3a430b722009e5fe75b2cbcbb50fb9acef37e2b82",
     "schemas/ops/attention/gqa/prefill.ragged.yaml",
     include_str!("../../schemas/ops/attention/gqa/prefill.ragged.yaml"),
     &FIELDS,
@@ -41,9 +41,9 @@ pub struct AttentionGqaPrefillRaggedArguments<'a, const NUMBER: u8> {
     pub sm_scale: Option<f32>,
     /// Whether lse is returned. Default: `false`.
     pub return_lse: Option<bool>,
-    /// Number of queries of the longest request. Default: `-1`.
+    /// Number of queries of the longest request, if known; a statistic that affects only the selection of a kernel. Default: `-1`.
     pub max_seq_q: Option<i64>,
-    /// Number of keys of the longest request. Default: `-1`.
+    /// Number of keys of the longest request, if known; a statistic that affects only the selection of a kernel. Default: `-1`.
     pub max_seq_kv: Option<i64>,
 }
 

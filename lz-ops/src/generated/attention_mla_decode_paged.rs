@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_MLA_DECODE_PAGED: lz::OperationInfo = lz::OperationInfo::new(
     "attention.mla.decode.paged",
     1,
-    "28625c4143ba96bfa75157ddd8e33b2312ce629eac1caa9fb00a48038978fdb2",
+    "ee3d1f66bc7f504dfc20c4a5ad4ecac44779d591f7277cc62ec279aeba05c5c8",
     "schemas/ops/attention/mla/decode.paged.yaml",
     include_str!("../../schemas/ops/attention/mla/decode.paged.yaml"),
     &FIELDS,
@@ -48,7 +48,7 @@ pub struct AttentionMlaDecodePaged<'a> {
     pub sm_scale: f32,
     /// Whether lse is returned. Default: `false`.
     pub return_lse: Option<bool>,
-    /// Number of pages of the longest request. Default: `-1`.
+    /// Number of pages of the longest request, if known; a statistic that affects only the selection of a kernel. Default: `-1`.
     pub max_pages: Option<i64>,
 }
 

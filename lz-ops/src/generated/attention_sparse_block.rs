@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_SPARSE_BLOCK: lz::OperationInfo = lz::OperationInfo::new(
     "attention.sparse.block",
     1,
-    "e52a74d1059d92827c0630af6231e8df6ec20ec2cd047da1774c77970e8860fb",
+    "c03d7731f1fc6b201c993f3bc52c6b67f45424de2c14f38402b1bfb1a6ab9552",
     "schemas/ops/attention/sparse/block.yaml",
     include_str!("../../schemas/ops/attention/sparse/block.yaml"),
     &FIELDS,
@@ -51,7 +51,7 @@ pub struct AttentionSparseBlock<'a> {
     pub sm_scale: Option<f32>,
     /// Whether lse is returned. Default: `false`.
     pub return_lse: Option<bool>,
-    /// Number of key blocks of the longest list. Default: `-1`.
+    /// Number of key blocks of the longest list, if known; a statistic that affects only the selection of a kernel. Default: `-1`.
     pub max_blocks: Option<i64>,
 }
 

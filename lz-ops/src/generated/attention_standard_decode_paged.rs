@@ -5,7 +5,7 @@ use super::*;
 pub static ATTENTION_STANDARD_DECODE_PAGED: lz::OperationInfo = lz::OperationInfo::new(
         "attention.standard.decode.paged",
         1,
-        "6b0c66d118601ba55bf7de78dcbdf26dfb0b74b4608966898ea290f7d1c50c57",
+        "5bb5ed2a0e15399ae5553a07304cb6c1e93430184019fefc0f3fd9ca18b20228",
         "schemas/ops/attention/standard/decode.paged.yaml",
         include_str!("../../schemas/ops/attention/standard/decode.paged.yaml"),
         &FIELDS,

@@ -5,7 +5,7 @@ use super::*;
 pub static ATTENTION_STANDARD_PREFILL_PAGED: lz::OperationInfo = lz::OperationInfo::new(
         "attention.standard.prefill.paged",
         1,
-        "bcdbf4555902dc005bc05705ccd32df3d58b220f82aa0366722316906fae8f07",
+        "5aff64d0936d578184398d7ba0891652207afe65d36666cb2eef837ce3fc96f2",
         "schemas/ops/attention/standard/prefill.paged.yaml",
         include_str!("../../schemas/ops/attention/standard/prefill.paged.yaml"),
         &FIELDS,

@@ -5,7 +5,7 @@ use super::*;
 pub static ATTENTION_STANDARD_PREFILL_RAGGED: lz::OperationInfo = lz::OperationInfo::new(
         "attention.standard.prefill.ragged",
         1,
-        "bd3fc6c56fd8e7f1d223f4c33571274c350fc0dde195abbfc6fdcee7e977fb74",
+        "3665181a92e1c7b2acffb28043230f12cac4a22f97b15130e624db0298340a70",
         "schemas/ops/attention/standard/prefill.ragged.yaml",
         include_str!("../../schemas/ops/attention/standard/prefill.ragged.yaml"),
         &FIELDS,

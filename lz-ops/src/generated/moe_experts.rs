@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static MOE_EXPERTS: lz::OperationInfo = lz::OperationInfo::new(
     "moe.experts",
     1,
-    "dc15b77961bc4fc4438ae904c31dc03269f9bc22bbe5d059fd411682d9e1b8c4",
+    "fe10d9941b3d4fbf5d10b44b9e40f40d5e54f3a8e1025c53a89be8e42d2c03c9",
     "schemas/ops/moe/experts.yaml",
     include_str!("../../schemas/ops/moe/experts.yaml"),
     &FIELDS,
@@ -67,7 +67,7 @@ pub struct MoeExperts<'a> {
     pub limit: Option<f32>,
     /// Added to up. Default: `0`.
     pub up_offset: Option<f32>,
-    /// Number of tokens of the busiest expert. Default: `-1`.
+    /// Number of tokens of the busiest expert, if known; a statistic that affects only the selection of a kernel. Default: `-1`.
     pub max_expert_load: Option<i64>,
 }
 

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static MOE_EXPERTS_QUANTIZED: lz::OperationInfo = lz::OperationInfo::new(
     "moe.experts.quantized",
     1,
-    "43bbf339eafa9c32fe5b1ef43a32c268f1faf38e29e3a178340c45c774c9814c",
+    "7f19df04e997a9ec8773303f12dee7a89375faa081d8911ec4d7212429004876",
     "schemas/ops/moe/experts.quantized.yaml",
     include_str!("../../schemas/ops/moe/experts.quantized.yaml"),
     &FIELDS,
@@ -87,7 +87,7 @@ pub struct MoeExpertsQuantized<'a> {
     pub limit: Option<f32>,
     /// Added to up. Default: `0`.
     pub up_offset: Option<f32>,
-    /// Number of tokens of the busiest expert. Default: `-1`.
+    /// Number of tokens of the busiest expert, if known; a statistic that affects only the selection of a kernel. Default: `-1`.
     pub max_expert_load: Option<i64>,
 }
 

@@ -727,7 +727,7 @@ class _AttentionGqaDecodePaged:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
-            max_pages: Number of pages of the longest request (default `-1`).
+            max_pages: Number of pages of the longest request, if known; a statistic that affects only the selection of a kernel (default `-1`).
 
         Returns:
             output: `[batch, heads, head_dim]` `T`. Attended values.
@@ -851,7 +851,7 @@ class _AttentionGqaDecodePagedFp8:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
-            max_pages: Number of pages of the longest request (default `-1`).
+            max_pages: Number of pages of the longest request, if known; a statistic that affects only the selection of a kernel (default `-1`).
 
         Returns:
             output: `[batch, heads, head_dim]` `T`. Attended values.
@@ -1112,8 +1112,8 @@ class _AttentionGqaPrefillPaged:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
-            max_seq_q: Number of queries of the longest request (default `-1`).
-            max_pages: Number of pages of the longest request (default `-1`).
+            max_seq_q: Number of queries of the longest request, if known; a statistic that affects only the selection of a kernel (default `-1`).
+            max_pages: Number of pages of the longest request, if known; a statistic that affects only the selection of a kernel (default `-1`).
 
         Returns:
             output: `[total_q, heads, head_dim]` `T`. Attended values of all requests.
@@ -1257,8 +1257,8 @@ class _AttentionGqaPrefillPagedFp8:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
-            max_seq_q: Number of queries of the longest request (default `-1`).
-            max_pages: Number of pages of the longest request (default `-1`).
+            max_seq_q: Number of queries of the longest request, if known; a statistic that affects only the selection of a kernel (default `-1`).
+            max_pages: Number of pages of the longest request, if known; a statistic that affects only the selection of a kernel (default `-1`).
 
         Returns:
             output: `[total_q, heads, head_dim]` `T`. Attended values of all requests.
@@ -1384,8 +1384,8 @@ class _AttentionGqaPrefillRagged:
             soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned (default `false`).
-            max_seq_q: Number of queries of the longest request (default `-1`).
-            max_seq_kv: Number of keys of the longest request (default `-1`).
+            max_seq_q: Number of queries of the longest request, if known; a statistic that affects only the selection of a kernel (default `-1`).
+            max_seq_kv: Number of keys of the longest request, if known; a statistic that affects only the selection of a kernel (default `-1`).
 
         Returns:
             output: `[total_q, heads, head_dim_v]` `T`. Attended values of all requests.
@@ -1728,7 +1728,7 @@ class _AttentionMlaDecodePaged:
             kv_last_page_len: `[batch]` int32. Number of filled slots in the last page of each request.
             sm_scale: Softmax scale; required, because it depends on the head dimension before absorption (required).
             return_lse: Whether lse is returned (default `false`).
-            max_pages: Number of pages of the longest request (default `-1`).
+            max_pages: Number of pages of the longest request, if known; a statistic that affects only the selection of a kernel (default `-1`).
 
         Returns:
             output: `[batch, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
@@ -1908,7 +1908,7 @@ class _AttentionSparseBlock:
             soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned (default `false`).
-            max_blocks: Number of key blocks of the longest list (default `-1`).
+            max_blocks: Number of key blocks of the longest list, if known; a statistic that affects only the selection of a kernel (default `-1`).
 
         Returns:
             output: `[m, heads, head_dim]` `T`. Attended values.
@@ -2296,7 +2296,7 @@ class _AttentionStandardDecodePaged:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
-            max_pages: Number of pages of the longest request (default `-1`).
+            max_pages: Number of pages of the longest request, if known; a statistic that affects only the selection of a kernel (default `-1`).
 
         Returns:
             output: `[batch, heads, head_dim]` `T`. Attended values.
@@ -2545,8 +2545,8 @@ class _AttentionStandardPrefillPaged:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
-            max_seq_q: Number of queries of the longest request (default `-1`).
-            max_pages: Number of pages of the longest request (default `-1`).
+            max_seq_q: Number of queries of the longest request, if known; a statistic that affects only the selection of a kernel (default `-1`).
+            max_pages: Number of pages of the longest request, if known; a statistic that affects only the selection of a kernel (default `-1`).
 
         Returns:
             output: `[total_q, heads, head_dim]` `T`. Attended values of all requests.
@@ -2666,8 +2666,8 @@ class _AttentionStandardPrefillRagged:
             soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned (default `false`).
-            max_seq_q: Number of queries of the longest request (default `-1`).
-            max_seq_kv: Number of keys of the longest request (default `-1`).
+            max_seq_q: Number of queries of the longest request, if known; a statistic that affects only the selection of a kernel (default `-1`).
+            max_seq_kv: Number of keys of the longest request, if known; a statistic that affects only the selection of a kernel (default `-1`).
 
         Returns:
             output: `[total_q, heads, head_dim_v]` `T`. Attended values of all requests.
@@ -3895,7 +3895,7 @@ class _MoeExperts:
             alpha: Steepness of silu (default `1`).
             limit: Bound of gate and up; 0 means none (default `0`).
             up_offset: Added to up (default `0`).
-            max_expert_load: Number of tokens of the busiest expert (default `-1`).
+            max_expert_load: Number of tokens of the busiest expert, if known; a statistic that affects only the selection of a kernel (default `-1`).
 
         Returns:
             output: `[rows..., out_features]` `T`. The weighted sum of the experts' results.
@@ -4016,7 +4016,7 @@ class _MoeExpertsQuantized:
             alpha: Steepness of silu (default `1`).
             limit: Bound of gate and up; 0 means none (default `0`).
             up_offset: Added to up (default `0`).
-            max_expert_load: Number of tokens of the busiest expert (default `-1`).
+            max_expert_load: Number of tokens of the busiest expert, if known; a statistic that affects only the selection of a kernel (default `-1`).
 
         Returns:
             output: `[rows..., out_features]` `T`. The weighted sum of the experts' results.

@@ -67,7 +67,7 @@ struct AttentionGqaDecodePagedFp8 {
     std::optional<bool> return_lse = std::nullopt;
     /// Order of the dimensions of the caches. Default: `NHD`.
     std::optional<AttentionGqaDecodePagedFp8Layout> layout = std::nullopt;
-    /// Number of pages of the longest request. Default: `-1`.
+    /// Number of pages of the longest request, if known; a statistic that affects only the selection of a kernel. Default: `-1`.
     std::optional<std::int64_t> max_pages = std::nullopt;
 
     /// The operation's name.

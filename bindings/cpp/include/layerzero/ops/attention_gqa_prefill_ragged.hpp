@@ -56,9 +56,9 @@ struct AttentionGqaPrefillRagged {
     std::optional<float> sm_scale = std::nullopt;
     /// Whether lse is returned. Default: `false`.
     std::optional<bool> return_lse = std::nullopt;
-    /// Number of queries of the longest request. Default: `-1`.
+    /// Number of queries of the longest request, if known; a statistic that affects only the selection of a kernel. Default: `-1`.
     std::optional<std::int64_t> max_seq_q = std::nullopt;
-    /// Number of keys of the longest request. Default: `-1`.
+    /// Number of keys of the longest request, if known; a statistic that affects only the selection of a kernel. Default: `-1`.
     std::optional<std::int64_t> max_seq_kv = std::nullopt;
 
     /// The operation's name.

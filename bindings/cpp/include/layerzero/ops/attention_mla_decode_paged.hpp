@@ -39,7 +39,7 @@ struct AttentionMlaDecodePaged {
     Required<float> sm_scale;
     /// Whether lse is returned. Default: `false`.
     std::optional<bool> return_lse = std::nullopt;
-    /// Number of pages of the longest request. Default: `-1`.
+    /// Number of pages of the longest request, if known; a statistic that affects only the selection of a kernel. Default: `-1`.
     std::optional<std::int64_t> max_pages = std::nullopt;
 
     /// The operation's name.

@@ -43,7 +43,7 @@ struct AttentionSparseBlock {
     std::optional<float> sm_scale = std::nullopt;
     /// Whether lse is returned. Default: `false`.
     std::optional<bool> return_lse = std::nullopt;
-    /// Number of key blocks of the longest list. Default: `-1`.
+    /// Number of key blocks of the longest list, if known; a statistic that affects only the selection of a kernel. Default: `-1`.
     std::optional<std::int64_t> max_blocks = std::nullopt;
 
     /// The operation's name.

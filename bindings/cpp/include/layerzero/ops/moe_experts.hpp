@@ -63,7 +63,7 @@ struct MoeExperts {
     std::optional<float> limit = std::nullopt;
     /// Added to up. Default: `0`.
     std::optional<float> up_offset = std::nullopt;
-    /// Number of tokens of the busiest expert. Default: `-1`.
+    /// Number of tokens of the busiest expert, if known; a statistic that affects only the selection of a kernel. Default: `-1`.
     std::optional<std::int64_t> max_expert_load = std::nullopt;
 
     /// The operation's name.
