@@ -507,7 +507,7 @@ void policy() {
     CHECK(shown);
     CHECK(engine.operations().size() > 30);
     const std::vector<std::int32_t> experts{0, 2, -1, 2, 2, 1};
-    const lz::TensorView indices(std::span(experts), {3, 2});
+    const lz::TensorView indices{std::span(experts), {3, 2}};
     CHECK(engine.statistic("moe.experts", "max_expert_load", indices) == 3);
     try {
         (void)engine.statistic("moe.experts", "load", indices);
