@@ -1,7 +1,8 @@
 //! Announces that a [`HandlePredicate`](crate::HandlePredicate) judges a handle differently than before, so that engines drop the
 //! decisions that they have cached.
 
-use std::sync::{Mutex, PoisonError, Weak};
+use crate::fork::Mutex;
+use std::sync::Weak;
 
 /// Is notified when a judgment has changed.
 pub trait JudgmentListener: Send + Sync {
@@ -13,7 +14,7 @@ static LISTENERS: Mutex<Vec<Weak<dyn JudgmentListener>>> = Mutex::new(Vec::new()
 
 /// Adds a listener; it is removed when it is dropped.
 pub fn listen(listener: Weak<dyn JudgmentListener>) {
-    let mut listeners = LISTENERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut listeners = LISTENERS.lock();
     listeners.retain(|listener| listener.strong_count() > 0);
     listeners.push(listener);
 }
@@ -21,7 +22,7 @@ pub fn listen(listener: Weak<dyn JudgmentListener>) {
 /// Notifies all listeners. The new judgment must be visible before.
 pub fn announce() {
     // Listeners take their own locks, so they are called without this one.
-    let listeners = LISTENERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let listeners = LISTENERS.lock().clone();
     listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener.judgments_changed());
 }
 

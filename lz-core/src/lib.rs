@@ -29,6 +29,7 @@ pub mod error;
 pub mod expression_names;
 pub mod expression_spelling;
 pub mod failure;
+pub mod fork;
 mod generated;
 pub mod judgment;
 pub mod kernel;

@@ -4,7 +4,6 @@
 //! The pair with the best sum of scores among compatible pairs is selected. Nothing here drafts tokens.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 use lz_schema::policy::SettingValue;
 use serde::Serialize;
@@ -13,6 +12,7 @@ use crate::bucket::Bucket;
 use crate::engine::Engine;
 use lz_core::context::Context;
 use lz_core::error::Error;
+use lz_core::fork::Mutex;
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 use lz_core::spec::KernelSpec;
@@ -181,7 +181,7 @@ impl PairCache {
         );
         let generation = engine.generation();
         if config.cache_pairs {
-            let pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
+            let pairs = self.pairs.lock();
             if let (true, Some(pair)) = (pairs.0 == generation, pairs.1.get(&key)) {
                 // A bucket may contain calls for which the cached pair is not eligible, so it is checked for this one.
                 let fits = |side: &ModelCall<'_>, kernel: &str| {
@@ -200,7 +200,7 @@ impl PairCache {
         }
         let pair = engine.pair(config, draft, target)?;
         if config.cache_pairs {
-            let mut pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pairs = self.pairs.lock();
             if pairs.0 != generation || pairs.1.len() >= MAX_CACHED_PAIRS {
                 *pairs = (generation, HashMap::new());
             }
@@ -219,7 +219,7 @@ impl Engine {
     /// How many pairs [`Engine::speculative_pair`] has cached.
     pub fn cached_pairs(&self) -> usize {
         let cache = self.extension::<PairCache>();
-        let pairs = cache.pairs.lock().unwrap_or_else(PoisonError::into_inner);
+        let pairs = cache.pairs.lock();
         if pairs.0 == self.generation() { pairs.1.len() } else { 0 }
     }
 

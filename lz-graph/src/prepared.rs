@@ -1,8 +1,9 @@
 //! Constants in the layouts of the kernels that read them: rearranged once, shared by the plans of a session and between sessions.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use lz_core::fork::Mutex;
 use lz_core::kernel::{Prepare, PreparedInput};
 use lz_core::tensor::Layout;
 use lz_core::{KernelError, TensorView};
@@ -46,13 +47,13 @@ impl PreparedConstants {
         prepare: &dyn Prepare,
     ) -> Result<PreparedInput, KernelError> {
         let key = key(view, prepare.layout());
-        let mut own = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.by_key.lock();
         if let Some(shared) = own.get(&key) {
             return Ok(shared.prepared.clone());
         }
         // Constants of a session never change, but another session may have seen other elements at this address.
         let checksum = checksum(view);
-        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = ALL.lock();
         let all = all.get_or_insert_default();
         let found = all.get(&key).and_then(Weak::upgrade);
         let found = found.filter(|shared| checksum.is_some() && shared.checksum == checksum);
@@ -74,7 +75,7 @@ impl PreparedConstants {
 
     /// The number of prepared constants.
     pub fn count(&self) -> usize {
-        self.by_key.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.by_key.lock().len()
     }
 }
 

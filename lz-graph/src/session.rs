@@ -3,9 +3,10 @@
 //! The first run with new sizes plans; later ones reuse the plan and its memory. Plans are kept for the sizes that were used last.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use lz_core::args::{Arg, OutArg};
+use lz_core::fork::{Mutex, MutexGuard};
 use lz_core::{Tensor, TensorMut, TensorView};
 use lz_engine::{Engine, dynamic};
 
@@ -227,9 +228,9 @@ impl Session {
         Ok(self.planned(&key)?.plan().clone())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Plans> {
+    fn lock(&self) -> MutexGuard<'_, Plans> {
         // A panic while planning leaves the map as it was before.
-        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
+        self.plans.lock()
     }
 
     fn prepare<'a>(
@@ -314,7 +315,7 @@ impl Session {
 
     /// Memory of at least this size: the largest idle arena, or a new one.
     fn arena(&self, bytes: usize) -> Result<Arena, GraphError> {
-        let idle = self.arenas.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.arenas.lock().pop();
         match idle.filter(|arena| arena.bytes() >= bytes) {
             Some(arena) => Ok(arena),
             // The smaller one was released: memory is that of the largest plan, not of all plans.
@@ -325,7 +326,7 @@ impl Session {
     }
 
     fn release(&self, arena: Arena) {
-        let mut arenas = self.arenas.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut arenas = self.arenas.lock();
         let position = arenas.partition_point(|other| other.bytes() <= arena.bytes());
         arenas.insert(position, arena);
         if arenas.len() > MAX_IDLE {
@@ -335,7 +336,7 @@ impl Session {
 
     /// The bytes of the arenas that are kept.
     pub fn arena_bytes(&self) -> usize {
-        self.arenas.lock().unwrap_or_else(PoisonError::into_inner).iter().map(Arena::bytes).sum()
+        self.arenas.lock().iter().map(Arena::bytes).sum()
     }
 
     /// Plans and caches the plan, if it differs from a stale one only as the policy allows.

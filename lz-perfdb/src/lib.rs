@@ -12,7 +12,6 @@ mod diff;
 mod exchange;
 mod filter;
 mod fleet;
-pub mod fork;
 mod health_rows;
 mod measurements;
 mod merge;

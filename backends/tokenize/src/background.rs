@@ -5,15 +5,14 @@
 //! bounds its memory.
 //!
 //! A fork waits until the thread is between two steps, when it holds no lock. The child has no such thread; its queue has the same
-//! requests, and the first use of one of these tokenizers starts a thread there. A process that exits does not wait for the thread.
+//! requests, and its first use of the queue starts a thread there. A process that exits does not wait for the thread.
 
 use std::any::TypeId;
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
+use lz_core::fork::{self, Condvar, Mutex, MutexGuard};
 use lz_core::judgment;
 use lz_ops::tokenizer::{Tokenizer, WeakTokenizer};
 
@@ -43,19 +42,25 @@ impl Job {
 struct Queue {
     waiting: VecDeque<Job>,
     running: Option<Job>,
-    has_thread: bool,
+    /// The process in which the thread runs; a forked child does not have it.
+    running_in: Option<u32>,
+    /// Number of living [`PausedVerification`]s of this process: the thread starts no step.
+    pauses: usize,
+    /// The process that used the queue last.
+    process: u32,
 }
 
-static QUEUE: Mutex<Queue> = Mutex::new(Queue { waiting: VecDeque::new(), running: None, has_thread: false });
+static QUEUE: Mutex<Queue> =
+    Mutex::new(Queue { waiting: VecDeque::new(), running: None, running_in: None, pauses: 0, process: 0 });
 
 /// Notified when a job has ended.
 static ENDED: Condvar = Condvar::new();
 
-/// Held by the thread during a step. Taken before `QUEUE` where both are held.
-static STEP: Mutex<()> = Mutex::new(());
+/// Held by the thread during a step.
+static STEP: Mutex<()> = Mutex::behind(&fork::STEPS, ());
 
-/// Number of threads that fork, and of living [`PausedVerification`]s: the background thread starts no step.
-static HOLDS: AtomicUsize = AtomicUsize::new(0);
+/// The longest time until a thread that waits looks again.
+const MAX_SLEEP: Duration = Duration::from_secs(60);
 
 /// Keeps the background thread between two steps while it lives. Waiting for a verification meanwhile blocks.
 pub struct PausedVerification(());
@@ -64,49 +69,46 @@ pub struct PausedVerification(());
 /// needs all cores.
 #[must_use]
 pub fn pause() -> PausedVerification {
-    HOLDS.fetch_add(1, Ordering::AcqRel);
-    drop(step());
+    queue().pauses += 1;
+    drop(STEP.lock());
     PausedVerification(())
 }
 
 impl Drop for PausedVerification {
     fn drop(&mut self) {
-        release_hold();
+        // A forked child has none of the pauses of its parent, but it has copies of the objects that end them.
+        let mut queue = queue();
+        queue.pauses = queue.pauses.saturating_sub(1);
     }
 }
 
 thread_local! {
     /// On the background thread: held during a step.
     static IN_STEP: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
-    /// On a thread that forks: held from before the fork until after it.
-    static HELD_FOR_FORK: RefCell<Option<(MutexGuard<'static, ()>, MutexGuard<'static, Queue>)>> =
-        const { RefCell::new(None) };
 }
 
+/// The queue of this process.
 fn queue() -> MutexGuard<'static, Queue> {
-    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn step() -> MutexGuard<'static, ()> {
-    STEP.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn release_hold() {
-    // A forked child has none of the holds of its parent, but it has copies of the objects that release them.
-    let _ = HOLDS.fetch_update(Ordering::AcqRel, Ordering::Acquire, |holds| holds.checked_sub(1));
+    let mut queue = QUEUE.lock();
+    let process = std::process::id();
+    if queue.process != process {
+        (queue.process, queue.running_in, queue.pauses) = (process, None, 0);
+        if let Some(job) = queue.running.take() {
+            queue.waiting.push_front(job);
+        }
+    }
+    queue
 }
 
 /// Starts a step of the background thread.
 fn enter_step() -> MutexGuard<'static, ()> {
     loop {
-        while HOLDS.load(Ordering::Acquire) > 0 {
-            std::thread::sleep(Duration::from_micros(100));
-        }
-        let step = step();
-        // A hold that came in between expects that no step starts.
-        if HOLDS.load(Ordering::Acquire) == 0 {
+        let step = STEP.lock();
+        if queue().pauses == 0 {
             return step;
         }
+        drop(step);
+        std::thread::sleep(Duration::from_micros(100));
     }
 }
 
@@ -134,7 +136,7 @@ pub fn wait(tokenizer: &Tokenizer, work: Work, deadline: Option<Instant>) -> boo
     loop {
         if let Some(at) = locked.waiting.iter().position(|job| job.is(&weak, work.id)) {
             if let Some(mut job) = locked.waiting.remove(at) {
-                if !locked.has_thread {
+                if locked.running_in.is_none() {
                     // No thread could be started.
                     drop(locked);
                     (work.run)(tokenizer);
@@ -148,9 +150,9 @@ pub fn wait(tokenizer: &Tokenizer, work: Work, deadline: Option<Instant>) -> boo
             return true;
         }
         locked = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-            None => ENDED.wait(locked).unwrap_or_else(PoisonError::into_inner),
+            None => ENDED.wait_timeout(&QUEUE, locked, MAX_SLEEP),
             Some(Duration::ZERO) => return false,
-            Some(left) => ENDED.wait_timeout(locked, left).unwrap_or_else(PoisonError::into_inner).0,
+            Some(left) => ENDED.wait_timeout(&QUEUE, locked, left),
         };
     }
 }
@@ -188,8 +190,8 @@ pub fn pending() -> usize {
 /// verification should end.
 pub fn next_step(tokenizer: &Tokenizer) -> bool {
     IN_STEP.with_borrow_mut(|in_step| {
-        if in_step.is_some() && HOLDS.load(Ordering::Acquire) > 0 {
-            *in_step = None;
+        if in_step.take().is_some() {
+            // A fork or a pause that waits comes first.
             *in_step = Some(enter_step());
         }
         in_step.is_none() || tokenizer.is_shared()
@@ -197,13 +199,12 @@ pub fn next_step(tokenizer: &Tokenizer) -> bool {
 }
 
 fn start_thread(queue: &mut Queue) {
-    if queue.has_thread || queue.waiting.is_empty() {
+    if queue.running_in.is_some() || queue.waiting.is_empty() {
         return;
     }
-    prepare_for_forks();
     let thread = std::thread::Builder::new().name("lz-verification".to_owned());
     // Without a thread, `wait` does the work itself.
-    queue.has_thread = thread.spawn(work_off).is_ok();
+    queue.running_in = thread.spawn(work_off).is_ok().then_some(queue.process);
 }
 
 fn work_off() {
@@ -211,7 +212,7 @@ fn work_off() {
         let mut locked = queue();
         locked.running = locked.waiting.pop_front();
         let Some(job) = locked.running.clone() else {
-            locked.has_thread = false;
+            locked.running_in = None;
             return;
         };
         drop(locked);
@@ -233,32 +234,4 @@ fn work_off() {
         drop(locked);
         ENDED.notify_all();
     }
-}
-
-fn prepare_for_forks() {
-    extern "C" fn before() {
-        HOLDS.fetch_add(1, Ordering::AcqRel);
-        let held = (step(), queue());
-        HELD_FOR_FORK.set(Some(held));
-    }
-    extern "C" fn in_parent() {
-        HELD_FOR_FORK.set(None);
-        release_hold();
-    }
-    extern "C" fn in_child() {
-        if let Some((_step, mut queue)) = HELD_FOR_FORK.take() {
-            queue.has_thread = false;
-            if let Some(job) = queue.running.take() {
-                queue.waiting.push_front(job);
-            }
-        }
-        // Other threads that held it do not exist here.
-        HOLDS.store(0, Ordering::Release);
-    }
-    static REGISTERED: Once = Once::new();
-    // SAFETY: the handlers take and release locks of this file, in the same order as all other code, and allocate at most one queue
-    // entry, which glibc allows in the child of a multithreaded process.
-    REGISTERED.call_once(|| unsafe {
-        libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
-    });
 }

@@ -9,9 +9,10 @@
 use std::any::TypeId;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use lz_core::fork::Mutex;
 use lz_core::{Reason, ReasonCode};
 use lz_ops::tokenizer::{Tokenizer, catch_panic};
 use serde_json::Value;
@@ -81,7 +82,7 @@ pub struct Prepared {
 impl Prepared {
     /// The parsed definition.
     fn definition(&self, tokenizer: &Tokenizer) -> Result<Arc<Value>, Reason> {
-        let shared = self.parsed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let shared = self.parsed.lock().clone();
         if let Some(shared) = shared {
             return Ok(shared);
         }
@@ -351,7 +352,7 @@ fn with_parsed_definition(
     work: impl FnOnce(&Prepared) -> Result<(), Stopped>,
 ) -> bool {
     let Ok(prepared) = prepared(tokenizer) else { return true };
-    let set = |parsed| *prepared.parsed.lock().unwrap_or_else(PoisonError::into_inner) = parsed;
+    let set = |parsed| *prepared.parsed.lock() = parsed;
     if tokenizer.is_sentencepiece() {
         return work(prepared).is_ok();
     }
@@ -526,7 +527,7 @@ static RATES: Mutex<Option<Rates>> = Mutex::new(None);
 
 /// Sets the rates for this process.
 pub fn set_rates(rates: Rates) {
-    *RATES.lock().unwrap_or_else(PoisonError::into_inner) = Some(rates);
+    *RATES.lock() = Some(rates);
 }
 
 impl Rates {
@@ -564,7 +565,7 @@ impl<C: Candidate> Verified<C> {
             return Ok(());
         }
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        let rates = RATES.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or_default();
+        let rates = RATES.lock().unwrap_or_default();
         if texts.is_empty() || !rates.samples(call) {
             return Ok(());
         }

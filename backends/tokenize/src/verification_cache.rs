@@ -5,6 +5,7 @@ use std::any::TypeId;
 use std::sync::LazyLock;
 
 use dashmap::DashMap;
+use lz_core::fork;
 use lz_core::{Handle, Reason};
 use lz_ops::tokenizer::Tokenizer;
 
@@ -19,11 +20,13 @@ const MAX_OUTCOMES: usize = 1024;
 
 /// The cached outcome for a candidate and a tokenizer.
 pub fn get<C: Coder>(tokenizer: &Tokenizer) -> Option<Result<(), Reason>> {
+    let _inside = fork::hold();
     OUTCOMES.get(&(tokenizer.digest(), TypeId::of::<C>())).map(|outcome| outcome.clone())
 }
 
 /// Caches an outcome.
 pub fn insert<C: Coder>(tokenizer: &Tokenizer, outcome: &Result<(), Reason>) {
+    let _inside = fork::hold();
     if OUTCOMES.len() >= MAX_OUTCOMES {
         OUTCOMES.clear();
     }

@@ -5,12 +5,13 @@
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use libloading::Library;
 use lz_core::KernelError;
 use lz_core::device::{DeviceSpec, Platform};
+use lz_core::fork::{Mutex, MutexGuard};
 use lz_core::tensor::Device;
 use lz_engine::HeldSnapshot;
 use lz_engine::evidence::MemoryProbe;
@@ -119,7 +120,7 @@ const MAX_CONCURRENT_CAPTURES: usize = 16;
 /// The moment at which the first call of a capture was made.
 fn moment_of_capture(number: u64) -> Option<HeldSnapshot> {
     static KNOWN: Mutex<VecDeque<(u64, HeldSnapshot)>> = Mutex::new(VecDeque::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN.lock();
     if let Some((_, moment)) = known.iter().find(|(one, _)| *one == number) {
         return Some(moment.clone());
     }
@@ -174,15 +175,11 @@ pub fn connect(engine: &lz_engine::Engine) {
 /// caching allocator holds.
 struct DeviceMemoryProbe {
     /// Device, time and bytes of the last query: a query costs more than a call.
+    /// Never locked while Python runs, because another thread may then get the GIL and lock it too.
     last: Mutex<Option<(u32, Instant, u64)>>,
 }
 
-impl DeviceMemoryProbe {
-    /// Never locked while Python runs, because another thread may then get the GIL and come here too.
-    fn last(&self) -> MutexGuard<'_, Option<(u32, Instant, u64)>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl DeviceMemoryProbe {}
 
 /// How long a cached answer is used.
 const PROBE_TTL: Duration = Duration::from_millis(20);
@@ -192,7 +189,7 @@ impl MemoryProbe for DeviceMemoryProbe {
         if device.platform() != Platform::Cuda {
             return None;
         }
-        let last = *self.last();
+        let last = *self.last.lock();
         if let Some((index, at, bytes)) = last
             && index == device.index
             && at.elapsed() < PROBE_TTL
@@ -206,7 +203,7 @@ impl MemoryProbe for DeviceMemoryProbe {
             return None;
         }
         let bytes = free as u64 + query_allocator("inactive_bytes", device.index).unwrap_or_default();
-        *self.last() = Some((device.index, Instant::now(), bytes));
+        *self.last.lock() = Some((device.index, Instant::now(), bytes));
         Some(bytes)
     }
 
@@ -235,7 +232,7 @@ static IS_MEMORY_SHORT: AtomicBool = AtomicBool::new(false);
 const SUFFICIENT_BLOCK_BYTES: u64 = 1 << 30;
 
 fn memory_shortage() -> MutexGuard<'static, Option<(Instant, Duration)>> {
-    MEMORY_SHORTAGE.lock().unwrap_or_else(PoisonError::into_inner)
+    MEMORY_SHORTAGE.lock()
 }
 
 /// Records that a device allocation failed: from now on the engine queries free memory before it selects a

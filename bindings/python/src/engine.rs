@@ -1,10 +1,11 @@
 //! The process's engine, and queries of its state.
 
 use std::ffi::CString;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lz_core::Error;
+use lz_core::fork::{Mutex, MutexGuard};
 use lz_engine::{Engine, EngineBuilder};
 use lz_perfdb::Mode;
 use pyo3::exceptions::PyRuntimeWarning;
@@ -30,7 +31,7 @@ pub fn connect_on_open(connect: fn(&Engine)) {
 }
 
 fn problems() -> MutexGuard<'static, Vec<String>> {
-    PROBLEMS.lock().unwrap_or_else(PoisonError::into_inner)
+    PROBLEMS.lock()
 }
 
 /// The engine of this process, opened on first use. Every use raises the error of invalid settings.

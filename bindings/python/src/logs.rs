@@ -4,9 +4,10 @@
 //! (`layerzero/_logging.py`): handlers can be slow and may call the engine. After `stop_logs`, which runs before the
 //! interpreter shuts down, records go to stderr and nothing here touches Python.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use lz_core::fork::Mutex;
 use lz_engine::log::{self, AREAS, Levels, Queue, Record, Severity};
 use pyo3::prelude::*;
 
@@ -14,11 +15,11 @@ static QUEUE: Mutex<Option<Arc<Queue>>> = Mutex::new(None);
 
 fn replace(queue: Option<Arc<Queue>>) -> Option<Arc<Queue>> {
     log::set_sink(queue.clone().map(|queue| Box::new(queue) as Box<dyn log::Sink>));
-    std::mem::replace(&mut *QUEUE.lock().unwrap_or_else(PoisonError::into_inner), queue)
+    std::mem::replace(&mut *QUEUE.lock(), queue)
 }
 
 fn current() -> Option<Arc<Queue>> {
-    QUEUE.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    QUEUE.lock().clone()
 }
 
 /// Queues records from now on. In a forked child, the queue of the parent is abandoned: a thread that does not exist in the

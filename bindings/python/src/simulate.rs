@@ -3,11 +3,12 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
 
 use lz_core::context::{FieldKind, device_bits};
 use lz_core::descriptor::{self, Catalogue, Descriptor, DescriptorError};
 use lz_core::device::DeviceSpec;
+use lz_core::fork::Mutex;
 use lz_core::tensor::Device;
 use lz_core::{
     Arg, Context, Kernel, KernelEntry, KernelError, OperationInfo, OutArg, Reason, ReasonCode, Run,
@@ -126,11 +127,11 @@ static DESCRIPTORS: LazyLock<Mutex<Descriptors>> = LazyLock::new(Mutex::default)
 /// Reads the descriptor of a backend, once in the life of the process.
 fn read(backend: &DescribedBackend, catalogue: &Catalogue<'_>) -> Result<Arc<Descriptor>, DescriptorError> {
     let key = (backend.path.clone(), backend.text.clone());
-    if let Some(found) = DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+    if let Some(found) = DESCRIPTORS.lock().get(&key) {
         return Ok(found.clone());
     }
     let read = Arc::new(descriptor::read(&backend.path, &backend.text, catalogue)?);
-    DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner).insert(key, read.clone());
+    DESCRIPTORS.lock().insert(key, read.clone());
     Ok(read)
 }
 

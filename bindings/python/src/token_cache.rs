@@ -2,10 +2,11 @@
 //! hit builds a new list, which the caller may change.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use lz_core::Handle;
+use lz_core::fork::Mutex;
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -109,6 +110,7 @@ struct Found {
 pub struct PyTokenCache {
     max_entries: usize,
     max_characters: usize,
+    /// No Python code runs while this is locked.
     state: Mutex<State>,
 }
 
@@ -121,19 +123,19 @@ impl PyTokenCache {
 
     /// Sets the fractions of cache hits that are validated.
     fn set_rates(&self, initial: f64, warmup: f64, stable: f64) {
-        self.state().rates = [initial, warmup, stable];
+        self.state.lock().rates = [initial, warmup, stable];
     }
 
     /// Hits, misses, validations, mismatches and entries.
     fn counters(&self) -> (u64, u64, u64, u64, usize) {
-        let state = self.state();
+        let state = self.state.lock();
         let entries = state.spaces.values().map(|space| space.rows.len()).sum();
         (state.hits, state.misses, state.validations, state.mismatches, entries)
     }
 
     /// Removes all entries.
     fn clear(&self) {
-        self.state().spaces.clear();
+        self.state.lock().spaces.clear();
     }
 
     /// Stores ids for a text without a check: for tests.
@@ -147,7 +149,7 @@ impl PyTokenCache {
     ) {
         let key = (model, tokenizer.get().handle().digest(), add_special_tokens, false);
         let row = Row { ids: ids.into(), offsets: Box::default() };
-        self.state().spaces.entry(key).or_default().insert(text, row, self.max_entries);
+        self.state.lock().spaces.entry(key).or_default().insert(text, row, self.max_entries);
     }
 
     /// The ids of texts as a list per text, and with `return_offsets` also the byte ranges.
@@ -193,11 +195,6 @@ impl PyTokenCache {
 }
 
 impl PyTokenCache {
-    /// No Python code runs while this is locked.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether a text is short enough to be cached.
     fn caches(&self, text: &Bound<'_, PyAny>, utf8: &str) -> bool {
         let few_bytes = utf8.len() <= self.max_characters;
@@ -206,7 +203,7 @@ impl PyTokenCache {
 
     fn look_up(&self, key: &Key, texts: &[&str], cached: &[bool]) -> Found {
         let mut found = Found { sources: Vec::with_capacity(texts.len()), ..Found::default() };
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let rates = state.rates;
         let mut space = state.spaces.get_mut(key);
         for (at, text) in texts.iter().enumerate() {
@@ -234,7 +231,7 @@ impl PyTokenCache {
     fn insert<'t>(&self, key: Key, new: impl Iterator<Item = (&'t str, Row)>) {
         let mut new = new.peekable();
         if new.peek().is_some() {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let space = state.spaces.entry(key).or_default();
             for (text, row) in new {
                 space.insert(text, row, self.max_entries);
@@ -246,7 +243,7 @@ impl PyTokenCache {
     #[cold]
     fn remove(&self, py: Python<'_>, key: &Key) -> PyResult<()> {
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.mismatches += 1;
             state.spaces.remove(key);
         }

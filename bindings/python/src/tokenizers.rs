@@ -1,7 +1,5 @@
 //! Tokenizers that are not files: named encodings, their definitions, and preparing their kernels.
 
-use std::sync::{Mutex, PoisonError};
-
 use lz_ops::tokenizer::Tokenizer;
 use lz_tokenize::{ChatError, ChatTemplates, PausedVerification};
 use pyo3::exceptions::{PyKeyError, PyValueError};
@@ -9,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::text::{PyTokenizer, interruptible};
+use lz_core::fork::Mutex;
 
 /// The tokenizer of a tiktoken encoding, from compiled-in ranks.
 #[pyfunction]
@@ -70,7 +69,7 @@ fn prepare_tokenizer(py: Python<'_>, tokenizer: &Bound<'_, PyTokenizer>) -> PyRe
 fn pause_verification(py: Python<'_>, paused: bool) {
     static PAUSED: Mutex<Option<PausedVerification>> = Mutex::new(None);
     let hold = py.detach(|| paused.then(lz_tokenize::pause_verification));
-    *PAUSED.lock().unwrap_or_else(PoisonError::into_inner) = hold;
+    *PAUSED.lock() = hold;
 }
 
 /// Fractions of calls of a verified kernel that are checked against the definition.

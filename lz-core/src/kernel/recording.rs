@@ -1,11 +1,12 @@
 //! A kernel that records the call it runs.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::run::Run;
 use super::{Kernel, KernelEntry, KernelError};
 use crate::args::{Arg, OutArg};
+use crate::fork::Mutex;
 use crate::recorded::{RecordedCall, ResultView};
 
 /// Records one call. Kernels that need objects of the caller are recorded by the caller, which alone has their results.
@@ -46,15 +47,11 @@ impl RecordingKernel {
 
     /// The recorded call: `None` if there is none, an error if its arguments were too large.
     pub fn take(&self) -> Option<Result<RecordedCall, TooLarge>> {
-        match std::mem::take(&mut *self.state()) {
+        match std::mem::take(&mut *self.state.lock()) {
             State::Complete(call) => Some(Ok(call)),
             State::TooLarge => Some(Err(TooLarge)),
             State::Empty | State::Arguments(_) => None,
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -95,7 +92,7 @@ impl CallRecorder for RecordingKernel {
         let bytes = args.iter().filter_map(Arg::tensor).map(|view| {
             u64::try_from(view.elements()).unwrap_or(0).saturating_mul(view.dtype().size() as u64)
         });
-        *self.state() = if bytes.fold(0, u64::saturating_add) > self.max_bytes {
+        *self.state.lock() = if bytes.fold(0, u64::saturating_add) > self.max_bytes {
             State::TooLarge
         } else {
             RecordedCall::arguments(args).map_or(State::Empty, State::Arguments)
@@ -103,7 +100,7 @@ impl CallRecorder for RecordingKernel {
     }
 
     fn record_results(&self, args: &[Arg<'_>], outputs: &[ResultView<'_>]) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         *state = match std::mem::take(&mut *state) {
             State::Arguments(mut call) => {
                 if call.add_results(args, outputs) {

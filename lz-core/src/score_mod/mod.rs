@@ -7,11 +7,12 @@
 mod lanes;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use lz_schema::expr::ast::{Arithmetic, Comparison, Logic};
 use lz_schema::expr::{self, Function, Node, NodeKind, Type, Value, VariableTable, arith};
 
+use crate::fork::Mutex;
 use crate::reason::{Reason, ReasonCode};
 use crate::tensor::TensorView;
 
@@ -79,7 +80,7 @@ impl ScoreMod {
         let bytes = bytes_of(view)?;
         let parameters = parameters.max(0) as usize;
         let key = (bytes, parameters);
-        let cached = || CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+        let cached = || CACHE.lock();
         if let Some(known) = cached().as_ref().and_then(|cache| cache.get(&key)) {
             return Ok(Arc::clone(known));
         }

@@ -2,10 +2,11 @@
 
 use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::selection::call::Call;
+use lz_core::fork::Mutex;
 
 /// One value a type. Looked up outside of calls that hit a cache.
 #[derive(Debug, Default)]
@@ -14,7 +15,7 @@ pub(super) struct Extensions(Mutex<Vec<Arc<dyn Any + Send + Sync>>>);
 impl Extensions {
     /// The value of a type, made by default when there is none yet.
     pub fn get<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         for one in all.iter() {
             if let Ok(found) = Arc::clone(one).downcast::<T>() {
                 return found;
@@ -37,8 +38,8 @@ pub(crate) trait DecisionObserver: Send + Sync {
 pub(super) struct Observer {
     /// Bits of the observers that are notified.
     on: AtomicU8,
-    recorder: RwLock<Option<Arc<dyn DecisionObserver>>>,
-    tuner: RwLock<Option<Arc<dyn DecisionObserver>>>,
+    recorder: Mutex<Option<Arc<dyn DecisionObserver>>>,
+    tuner: Mutex<Option<Arc<dyn DecisionObserver>>>,
 }
 
 const RECORDER: u8 = 1;
@@ -47,11 +48,11 @@ const TUNER: u8 = 2;
 impl Observer {
     pub fn set_recorder(&self, recorder: Option<Arc<dyn DecisionObserver>>) {
         self.notify_if(RECORDER, recorder.is_some());
-        *self.recorder.write().unwrap_or_else(PoisonError::into_inner) = recorder;
+        *self.recorder.lock() = recorder;
     }
 
     pub fn set_tuner(&self, tuner: Arc<dyn DecisionObserver>) {
-        *self.tuner.write().unwrap_or_else(PoisonError::into_inner) = Some(tuner);
+        *self.tuner.lock() = Some(tuner);
     }
 
     pub fn enable_tuner(&self, enabled: bool) {
@@ -87,7 +88,7 @@ impl Observer {
     #[cold]
     fn notify(&self, call: &Call<'_>, position: u16, on: u8) {
         for (bit, observer) in [(RECORDER, &self.recorder), (TUNER, &self.tuner)] {
-            let observer = observer.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let observer = observer.lock().clone();
             if let Some(observer) = observer.filter(|_| on & bit != 0) {
                 observer.decided(call, position);
             }

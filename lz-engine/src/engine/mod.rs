@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Wea
 use lz_core::context::Context;
 use lz_core::device::DeviceSpec;
 use lz_core::error::Error;
+use lz_core::fork;
 use lz_core::judgment::{self, JudgmentListener};
 use lz_core::kernel::{KernelEntry, KernelError};
 use lz_core::mode::Mode;
@@ -34,7 +35,6 @@ use lz_core::operation::OperationInfo;
 use lz_core::plan::Plan;
 use lz_core::reason::Reason;
 use lz_core::run::Run;
-use lz_perfdb::fork;
 
 use crate::bucket::Bucket;
 use crate::evidence::{Evidence, MemoryProbe};

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use lz_schema::policy::SettingValue;
@@ -18,6 +18,7 @@ use crate::policy::layer::Layer;
 use crate::selection::devices::{Devices, host};
 use crate::selection::snapshot::{Snapshot, SnapshotParts};
 use lz_core::device::{DeviceSpec, Environment, Platform};
+use lz_core::fork::Mutex;
 use lz_perfdb::collect_crashes;
 use lz_perfdb::{ClosedReason, DropReason, Filter, HealthScope, Mode, Options, PerfDb, fleet_file};
 
@@ -67,17 +68,13 @@ impl Persistence {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn db(&self) -> Option<Arc<PerfDb>> {
-        self.state().db.clone()
+        self.state.lock().db.clone()
     }
 
     /// The current environment of a device; unknown if `perf_environment.use_nvml` is off.
     fn environment(&self, device: &DeviceSpec) -> Environment {
-        let is_read = self.state().use_environment;
+        let is_read = self.state.lock().use_environment;
         if is_read { lz_device::read_environment(device) } else { Environment::default() }
     }
 
@@ -92,7 +89,7 @@ impl Persistence {
     fn apply_resets(&self, db: &PerfDb, health: &Health) {
         let Some(resets) = db.resets(&host().uuid) else { return };
         let ids = resets.iter().map(|reset| reset.id.clone()).collect();
-        let applied = self.applied_resets.lock().unwrap_or_else(PoisonError::into_inner).replace(ids);
+        let applied = self.applied_resets.lock().replace(ids);
         let Some(applied) = applied else { return };
         for reset in resets.iter().filter(|reset| !applied.contains(&reset.id)) {
             health.reset_named(reset.name.as_deref());
@@ -132,7 +129,7 @@ impl Shared {
         };
         let use_environment = on("perf_environment.use_nvml");
         let is_same_path = {
-            let mut state = persistence.state();
+            let mut state = persistence.state.lock();
             if state.path == path && state.use_environment == use_environment {
                 return;
             }
@@ -142,8 +139,8 @@ impl Shared {
         if !is_same_path {
             // Opened without the lock, which a forked child would inherit locked.
             let db = path.as_ref().map(|path| Arc::new(PerfDb::open(path).db));
-            *persistence.applied_resets.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            let mut state = persistence.state();
+            *persistence.applied_resets.lock() = None;
+            let mut state = persistence.state.lock();
             (state.path, state.db) = (path, db);
         }
         self.load_persisted();
@@ -334,7 +331,7 @@ impl Engine {
     pub fn attach_perfdb(&self, db: Arc<PerfDb>, torch: &str) -> bool {
         let persistence = Persistence::new(torch.to_owned());
         {
-            let mut state = persistence.state();
+            let mut state = persistence.state.lock();
             state.path = Some(Path::new(db.path()).to_owned());
             state.db = Some(db);
             state.use_environment = true;

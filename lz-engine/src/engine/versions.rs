@@ -3,7 +3,7 @@
 //! Only calls of kernels that share their calls with other versions get here; they take the slow path.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::dispatch::RunOne;
@@ -90,7 +90,7 @@ impl Engine {
     /// Sets the code that compares the results of canaries that only the caller can read.
     pub fn set_result_comparison(&self, comparison: Option<Arc<dyn CompareResults>>) {
         let comparer = self.extension::<Comparer>();
-        *comparer.0.write().unwrap_or_else(PoisonError::into_inner) = comparison;
+        *comparer.0.lock() = comparison;
     }
 
     /// Gives all calls of a kernel to a version, whatever the settings say.
@@ -148,7 +148,7 @@ impl Shared {
         run_one: &mut RunOne<'_>,
     ) -> (Comparison, Option<FailedRun>) {
         let comparer = self.extensions.get::<Comparer>();
-        let comparer = comparer.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let comparer = comparer.0.lock().clone();
         let operation = version.call.table.info;
         let keep =
             |one: &VersionCall<'_>| comparer.as_ref()?.keeping_results(operation, &one.with.kernel.entry);

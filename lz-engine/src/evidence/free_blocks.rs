@@ -1,11 +1,11 @@
 //! A cache of the largest free block per device: memory may be fragmented, and determining the largest block may require trial
 //! allocations.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::MemoryProbe;
 use lz_core::device::DeviceSpec;
+use lz_core::fork::Mutex;
 
 /// Probe results by device.
 #[derive(Debug, Default)]
@@ -19,14 +19,10 @@ struct CachedBlock {
 }
 
 impl FreeBlockCache {
-    fn all(&self) -> MutexGuard<'_, Vec<CachedBlock>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The largest free block; a cached result is used if it is not older than `max_age`.
     pub fn largest(&self, probe: &dyn MemoryProbe, device: &DeviceSpec, max_age: Duration) -> Option<u64> {
         let now = Instant::now();
-        if let Some(cached) = self.all().iter_mut().find(|cached| cached.device == device.uuid) {
+        if let Some(cached) = self.0.lock().iter_mut().find(|cached| cached.device == device.uuid) {
             if now.duration_since(cached.probed_at) < max_age {
                 return cached.bytes;
             }
@@ -34,7 +30,7 @@ impl FreeBlockCache {
             cached.probed_at = now;
         }
         let bytes = probe.largest_block(device);
-        let mut all = self.all();
+        let mut all = self.0.lock();
         all.retain(|cached| cached.device != device.uuid);
         all.push(CachedBlock { device: device.uuid.clone(), probed_at: Instant::now(), bytes });
         bytes
@@ -42,6 +38,6 @@ impl FreeBlockCache {
 
     /// Clears the cache after a failed allocation.
     pub fn clear(&self) {
-        self.all().clear();
+        self.0.lock().clear();
     }
 }

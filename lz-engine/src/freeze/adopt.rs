@@ -38,7 +38,7 @@ impl Engine {
     /// The recorded decisions, for [`Engine::adopt_decisions`] of another engine.
     pub fn adoptable_decisions(&self) -> Vec<AdoptableDecision> {
         let log = self.extension::<DecisionLog>();
-        let recorded = log.recorded();
+        let recorded = log.recorded.lock();
         let mut cells: BTreeMap<(&str, &str), BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
         for one in recorded.values() {
             let cell = cells.entry((&one.decision.operation, &one.condition)).or_default();

@@ -9,7 +9,6 @@ mod digest;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::engine::{DecisionObserver, Engine};
 use crate::selection::call::Call;
@@ -19,6 +18,7 @@ use crate::selection::{filter, thread_scope};
 use crate::table::{LockedDecision, Lockfile, LockfileError, Mismatch, capabilities_hash};
 use lz_core::context::Context;
 use lz_core::error::Error;
+use lz_core::fork::Mutex;
 use lz_core::mode::Mode;
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
@@ -46,17 +46,13 @@ struct RecordedDecision {
     mode: Mode,
 }
 
-impl DecisionLog {
-    fn recorded(&self) -> MutexGuard<'_, BTreeMap<(String, String), RecordedDecision>> {
-        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl DecisionLog {}
 
 impl DecisionObserver for DecisionLog {
     /// Records a decision, replacing an earlier one for the same cell.
     fn decided(&self, call: &Call<'_>, position: u16) {
         let Some(recorded) = recorded(call, position) else { return };
-        let mut all = self.recorded();
+        let mut all = self.recorded.lock();
         let key = (recorded.decision.operation.clone(), recorded.decision.context.clone());
         if all.len() < MAX_RECORDED || all.contains_key(&key) {
             all.insert(key, recorded);
@@ -121,7 +117,7 @@ impl Engine {
     pub fn record_decisions(&self, on: bool) {
         let journal = self.extension::<DecisionLog>();
         if on {
-            journal.recorded().clear();
+            journal.recorded.lock().clear();
         }
         self.observe_decisions(if on { Some(journal) } else { None });
         // Only publishes a new generation, which cannot fail.
@@ -131,7 +127,7 @@ impl Engine {
     /// The recorded decisions.
     pub fn freeze(&self) -> Lockfile {
         let recorded: Vec<RecordedDecision> =
-            self.extension::<DecisionLog>().recorded().values().cloned().collect();
+            self.extension::<DecisionLog>().recorded.lock().values().cloned().collect();
         self.lockfile(&self.snapshot(), recorded.iter())
     }
 
@@ -145,7 +141,7 @@ impl Engine {
     /// Compares the recorded decisions with a lockfile.
     pub fn verify_lockfile(&self, expected: &Lockfile) -> Verification {
         let recorded: Vec<RecordedDecision> =
-            self.extension::<DecisionLog>().recorded().values().cloned().collect();
+            self.extension::<DecisionLog>().recorded.lock().values().cloned().collect();
         self.compare(expected, &recorded)
     }
 

@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::config::DegradationConfig;
+use lz_core::fork::Mutex;
 
 /// What the engine still does. Each level does less than the previous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -154,14 +154,14 @@ impl Degradation {
 
     /// When the next recovery step is due if the score stays.
     pub fn due_at(&self) -> Option<Duration> {
-        let since = *self.better_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = *self.better_since.lock();
         since.map(|since| since.saturating_add(self.config.hold))
     }
 
     /// Updates the level. Degrades immediately, by as many levels as needed; recovers one level after the score has been above
     /// threshold plus margin for the hold time.
     pub fn assess(&self, score: f64, now: Duration) -> Option<LevelChange> {
-        let mut better_since = self.better_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut better_since = self.better_since.lock();
         let from = self.level();
         let worse = self.level_of(score);
         if worse > from {

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -20,6 +20,7 @@ use super::registry::{Key, Record, Registry, circuit_config};
 use super::report::CircuitReport;
 use super::view::{CircuitStatus, Totals, View};
 use lz_core::failure::{Cause, Severity};
+use lz_core::fork::{Mutex, MutexGuard};
 use lz_perfdb::HealthState;
 
 /// Numbers of kernels, backends and devices, for computing shares.
@@ -222,7 +223,7 @@ impl Health {
         if !self.poll_due() {
             return false;
         }
-        let Ok(guard) = self.state.try_lock() else { return false };
+        let Some(guard) = self.state.try_lock() else { return false };
         self.apply(guard, |health, state, now, changes| {
             let config = health.config();
             for key in state.registry.due(now, &config) {
@@ -563,7 +564,7 @@ impl Health {
 
     /// Every change leaves the records consistent, so a poisoned lock is safe to use.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Runs a change under the lock, publishes the result, and notifies the listener after unlocking.

@@ -3,8 +3,8 @@
 //! The queue is bounded and drops the oldest request. It holds a weak reference to the engine, which owns it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use crate::bucket::Bucket;
 use crate::engine::Engine;
 use crate::engine::{JitRequests, JitState, WeakEngine};
 use lz_core::context::Context;
+use lz_core::fork::{Condvar, Mutex};
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 
@@ -126,7 +127,7 @@ impl JitQueue {
 
     /// The requested and compiled shapes, of this run and of the loaded manifest.
     pub fn manifest(&self) -> Manifest {
-        self.inner.state().manifest.clone()
+        self.inner.state.lock().manifest.clone()
     }
 
     /// The counters.
@@ -143,18 +144,18 @@ impl JitQueue {
 
     /// Why the latest request was dropped, if any was.
     pub fn last_dropped(&self) -> Option<Reason> {
-        self.inner.state().last_dropped.clone()
+        self.inner.state.lock().last_dropped.clone()
     }
 
     /// Number of queued requests, including those in backoff.
     pub fn waiting(&self) -> usize {
-        self.inner.state().waiting.len()
+        self.inner.state.lock().waiting.len()
     }
 
     /// Waits until nothing is left to compile, at most this long. Requests in backoff do not count.
     pub fn wait_until_idle(&self, most: Duration) -> bool {
         let end = Instant::now() + most;
-        let mut state = self.inner.state();
+        let mut state = self.inner.state.lock();
         loop {
             let now = Instant::now();
             let due = |request: &Request| request.not_before.is_none_or(|at| at <= now);
@@ -165,7 +166,7 @@ impl JitQueue {
                 return false;
             }
             let wait = POLL_INTERVAL.min(end - now);
-            state = self.inner.wake.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.inner.wake.wait_timeout(&self.inner.state, state, wait);
         }
     }
 
@@ -195,7 +196,7 @@ impl Drop for JitQueue {
 
 impl JitRequests for Inner {
     fn compilation_state(&self) -> JitState {
-        let state = self.state();
+        let state = self.state.lock();
         JitState {
             waiting: state.waiting.len() + state.busy,
             failed: state.failures.len(),
@@ -209,7 +210,7 @@ impl JitRequests for Inner {
         if !self.is_own() {
             return;
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if self.stopping.load(Ordering::Relaxed) || state.known.contains(&key) {
             return;
         }
@@ -234,17 +235,13 @@ impl JitRequests for Inner {
         state.known.insert(key.clone());
         state.waiting.push_back(Request { key, operation, context: *context, not_before: None });
         drop(state);
-        self.wake.notify_one();
+        self.wake.notify_all();
     }
 }
 
 impl Inner {
     fn is_own(&self) -> bool {
         self.process == std::process::id()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn stop(&self) {
@@ -271,7 +268,7 @@ impl Inner {
             let health = self.engine.upgrade()?.health();
             health.poll();
             let allowed = health.level().allows_background();
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let now = Instant::now();
             let due = |request: &Request| request.not_before.is_none_or(|at| at <= now);
             let found = state.waiting.iter().position(due).filter(|_| allowed);
@@ -284,8 +281,7 @@ impl Inner {
                 self.save();
                 continue;
             }
-            let waited = self.wake.wait_timeout(state, POLL_INTERVAL);
-            drop(waited.unwrap_or_else(PoisonError::into_inner).0);
+            drop(self.wake.wait_timeout(&self.state, state, POLL_INTERVAL));
         }
     }
 
@@ -296,7 +292,7 @@ impl Inner {
         let mut entries = registry.kernels_of(request.operation);
         let version = entries.find(|entry| entry.spec.id == *kernel).map(|entry| entry.spec.version.clone());
         let version = version.unwrap_or_default();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.busy -= 1;
         let (operation, context) = (request.operation, request.context);
         let note = |state: &mut State, what| {
@@ -340,11 +336,11 @@ impl Inner {
     /// Writes the manifest if it changed and has a path. The lock is not held while writing.
     fn save(&self) {
         let Some(path) = &self.config.manifest else {
-            self.state().unsaved = false;
+            self.state.lock().unsaved = false;
             return;
         };
         let manifest = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if !std::mem::take(&mut state.unsaved) {
                 return;
             }

@@ -11,10 +11,11 @@ mod queue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::Write as _;
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Once};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwapOption;
+use lz_core::fork::Mutex;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 
 pub use filter::{AREAS, Levels, Severity};
@@ -91,7 +92,7 @@ impl Requested {
 }
 
 fn change(change: impl FnOnce(&mut Requested)) {
-    let mut requested = REQUESTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut requested = REQUESTED.lock();
     change(&mut requested);
     requested.apply();
 }
@@ -124,12 +125,12 @@ pub fn from_environment() -> Option<Levels> {
 
 /// The levels that settings of engines (`verbose`, `log_selections`) require.
 pub fn by_settings() -> Levels {
-    REQUESTED.lock().unwrap_or_else(PoisonError::into_inner).by_settings()
+    REQUESTED.lock().by_settings()
 }
 
 /// Sets the levels that an engine requires by its settings.
 pub(crate) fn require(engine: u64, levels: Levels) {
-    let known = REQUESTED.lock().unwrap_or_else(PoisonError::into_inner).engines.get(&engine).copied();
+    let known = REQUESTED.lock().engines.get(&engine).copied();
     if known.unwrap_or(Levels::OFF) != levels {
         change(|requested| {
             if levels == Levels::OFF {
@@ -149,7 +150,7 @@ pub fn warn_about_settings(warning: &str) {
 /// Logs a warning about settings, unless this process has logged the same before.
 pub(crate) fn warn_once(warning: &str) {
     static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    if KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(warning.to_owned()) {
+    if KNOWN.lock().insert(warning.to_owned()) {
         warn_about_settings(warning);
     }
 }

@@ -3,10 +3,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{Record, Severity, Sink};
+use lz_core::fork::{Condvar, Mutex};
 
 /// Records that wait for the reader.
 const CAPACITY: usize = 4096;
@@ -34,13 +34,9 @@ struct State {
 }
 
 impl Queue {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes all waiting records; with a count of dropped ones if there are any.
     pub fn take(&self) -> Vec<Record> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let mut records: Vec<Record> = state.records.drain(..).collect();
         let dropped = std::mem::take(&mut state.dropped);
         DROPPED.fetch_sub(dropped, Ordering::Relaxed);
@@ -59,31 +55,31 @@ impl Queue {
     /// Waits until there are records; `false` after `patience`, or when the queue is closed.
     pub fn wait(&self, patience: Duration) -> bool {
         let end = Instant::now() + patience;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         while state.records.is_empty() && !state.closed {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
             }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.changed.wait_timeout(&self.state, state, left);
         }
         !state.closed
     }
 
     /// Ends the reader: [`Queue::wait`] returns at once.
     pub fn close(&self) {
-        self.state().closed = true;
+        self.state.lock().closed = true;
         self.changed.notify_all();
     }
 }
 
 impl Sink for std::sync::Arc<Queue> {
     fn record(&self, record: Record) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.records.len() < CAPACITY {
             state.records.push_back(record);
             drop(state);
-            self.changed.notify_one();
+            self.changed.notify_all();
         } else {
             state.dropped += 1;
             DROPPED.fetch_add(1, Ordering::Relaxed);

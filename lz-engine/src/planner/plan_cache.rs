@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use dashmap::DashMap;
+use lz_core::fork;
 
 use super::graph::{Block, FusionPolicy};
 use super::{BlockPlan, Step, explain};
@@ -51,19 +52,24 @@ impl PlanCache {
         steps: &[Step],
     ) -> Result<Arc<Planned>, Error> {
         let key = key(mode, steps);
-        if let Some(cached) = self.0.get(&key)
-            && cached.0 == snapshot.generation
-        {
-            return Ok(Arc::clone(&cached.1));
+        if let Some(known) = self.get(&key, snapshot) {
+            return Ok(known);
         }
         let block = Block::of(snapshot, mode, steps, FusionPolicy::Runnable)?;
         let forms = block.joint().map(|path| block.forms(&path)).unwrap_or_default();
         let planned = Arc::new(Planned { plan: explain::plan(&block), forms });
+        let _inside = fork::hold();
         if self.0.len() >= MAX_CACHED_PLANS {
             self.0.clear();
         }
         self.0.insert(key, (snapshot.generation, Arc::clone(&planned)));
         Ok(planned)
+    }
+
+    fn get(&self, key: &Key, snapshot: &Snapshot) -> Option<Arc<Planned>> {
+        let _inside = fork::hold();
+        let cached = self.0.get(key)?;
+        (cached.0 == snapshot.generation).then(|| Arc::clone(&cached.1))
     }
 }
 

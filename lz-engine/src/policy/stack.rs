@@ -4,7 +4,7 @@
 //! [`super::overlay`].
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use lz_schema::policy::{List, SETTINGS, SettingValue};
 use sha2::{Digest, Sha256};
@@ -13,6 +13,7 @@ use super::env::Environment;
 use super::file::Document;
 use super::layer::{Layer, NotASetting, SettingInput};
 use super::{Policy, Provenance, Rule};
+use lz_core::fork::{Mutex, MutexGuard};
 
 /// A value of the configuration and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +79,7 @@ impl PolicyStack {
 
     fn layers(&self) -> MutexGuard<'_, Layers> {
         // Layers are replaced as a whole, so a panic cannot leave them half-updated.
-        self.shared.layers.lock().unwrap_or_else(|poison| poison.into_inner())
+        self.shared.layers.lock()
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Layers) -> T) -> T {

@@ -1,12 +1,12 @@
 //! What is known about a canary: results compared, errors, latencies, and when that suffices for a verdict.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::{Comparison, Verdict};
 use crate::policy::CanaryCriteria;
+use lz_core::fork::Mutex;
 
 /// Latencies that are kept of each version.
 const MAX_SAMPLES: usize = 512;
@@ -61,13 +61,9 @@ pub struct CanaryReport {
 }
 
 impl CanaryStats {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a call of the canary.
     pub(crate) fn add(&self, comparison: &Comparison) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.totals.calls += 1;
         state.totals.compared += u64::from(comparison.is_compared);
         push(&mut state.version_ns, comparison.version_time);
@@ -83,23 +79,23 @@ impl CanaryStats {
 
     /// Adds the latency of a call of the stable version.
     pub(crate) fn add_stable(&self, time: Duration) {
-        push(&mut self.state().stable_ns, Some(time));
+        push(&mut self.0.lock().stable_ns, Some(time));
     }
 
     /// The counts.
     pub fn totals(&self) -> CanaryTotals {
-        self.state().totals
+        self.0.lock().totals
     }
 
     /// The median latencies of the canary and of the stable version, and the latest problem.
     pub(crate) fn medians(&self) -> (u64, u64, String) {
-        let state = self.state();
+        let state = self.0.lock();
         (median(&state.version_ns), median(&state.stable_ns), state.problem.clone())
     }
 
     /// The verdict, returned once, with its reason.
     pub(crate) fn verdict(&self, criteria: &CanaryCriteria) -> Option<(Verdict, String)> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if state.is_decided {
             return None;
         }

@@ -3,7 +3,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lz_schema::model::Equivalence;
@@ -11,6 +11,7 @@ use lz_schema::model::Equivalence;
 use crate::compiled::CompiledKernel;
 use lz_core::args::{Arg, OutArg};
 use lz_core::device::Platform;
+use lz_core::fork::Mutex;
 use lz_core::kernel::{Kernel, KernelEntry, KernelError};
 use lz_core::operation::OperationInfo;
 use lz_core::plan::Transforms;
@@ -62,7 +63,7 @@ pub struct KeptResults {
 
 /// The comparison of an engine; none by default.
 #[derive(Default)]
-pub(crate) struct Comparer(pub RwLock<Option<Arc<dyn CompareResults>>>);
+pub(crate) struct Comparer(pub Mutex<Option<Arc<dyn CompareResults>>>);
 
 /// How the results of a call can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,7 +117,7 @@ impl ComparedRun {
 
     /// The outcome of the run.
     pub fn outcome(&self) -> Comparison {
-        std::mem::take(&mut *self.outcome.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.outcome.lock())
     }
 }
 
@@ -159,7 +160,7 @@ impl Kernel for Shared {
             }
             Err(error) => outcome.version_error = Some(error),
         }
-        *run.outcome.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
+        *run.outcome.lock() = outcome;
         stable.0
     }
 }

@@ -14,9 +14,9 @@ use crate::selection::guard::Guard;
 use crate::selection::operation_table::OperationTable;
 use crate::selection::slot_table::SlotTable;
 use lz_core::context::{Context, FLAG_WORDS, MAX_AXES, MAX_WORDS};
+use lz_core::fork;
 use lz_core::mode::Mode;
 use lz_core::plan::Transforms;
-use lz_perfdb::fork;
 
 /// Maximum number of key words: operation and mode, flags, two axes per word.
 const KEY_WORDS: usize = 1 + FLAG_WORDS + MAX_AXES / 2;

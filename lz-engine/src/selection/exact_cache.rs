@@ -5,6 +5,7 @@
 //! inserted and is looked up by cell. This file is model-checked unmodified (`tests/suite/cache_model.rs`), so it imports its
 //! primitives through `super::sync` and has its unit tests elsewhere.
 
+use lz_core::fork;
 use lz_core::plan::Transforms;
 
 use super::sync::OnceLock;
@@ -74,6 +75,7 @@ impl ExactCache {
     pub fn insert(&self, number: u64, head: u64, words: &[u64], decision: CachedDecision) {
         let slots = Self::numbers(number).map(|number| self.slot(number));
         if let Some(free) = slots.into_iter().flatten().find(|slot| slot.get().is_none()) {
+            let _inside = fork::hold();
             // On a race the first insert wins.
             let _ = free.set(ExactEntry { head, words: words.into(), decision });
         }

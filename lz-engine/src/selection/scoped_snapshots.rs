@@ -3,12 +3,13 @@
 //!
 //! Scoped snapshots are owned by the snapshot that they derive from, so a new snapshot invalidates them too.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::snapshot::{Snapshot, SnapshotParts};
 use crate::policy::Policy;
 use crate::registry::Registry;
 use crate::selection::thread_scope;
+use lz_core::fork::Mutex;
 use lz_core::mode::Mode;
 
 /// The maximum number of scoped snapshots per snapshot.
@@ -31,12 +32,8 @@ impl ScopedSnapshots {
     ) -> ScopedSnapshots {
         let same = before
             .filter(|before| Arc::ptr_eq(&before.policy, policy) && Arc::ptr_eq(&before.registry, registry));
-        let before = same.map(|before| before.scoped.now().clone()).unwrap_or_default();
+        let before = same.map(|before| before.scoped.now.lock().clone()).unwrap_or_default();
         ScopedSnapshots { now: Mutex::default(), before }
-    }
-
-    fn now(&self) -> MutexGuard<'_, Vec<(u32, Arc<Snapshot>)>> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -52,7 +49,7 @@ impl Snapshot {
         let known = |worlds: &[(u32, Arc<Snapshot>)]| {
             worlds.iter().find(|(known, _)| *known == number).map(|(_, snapshot)| Arc::clone(snapshot))
         };
-        let mut now = self.scoped.now();
+        let mut now = self.scoped.now.lock();
         if let Some(snapshot) = known(&now) {
             return Some(snapshot);
         }

@@ -25,6 +25,7 @@ use crate::selection::prepared_evidence::Prepared;
 use crate::telemetry::{Observation, ObserveOptions};
 use lz_core::context::Context;
 use lz_core::device::DeviceSpec;
+use lz_core::fork;
 use lz_core::kernel::KernelEntry;
 use lz_core::mode::Mode;
 use lz_core::operation::OperationInfo;
@@ -260,7 +261,10 @@ impl Snapshot {
     #[inline]
     pub fn prepared(&self, stored: &StoredEvidence, table: &OperationTable) -> Option<&Prepared> {
         let slot = self.prepared.get(table.info.slot() as usize)?;
-        Some(slot.get_or_init(|| Prepared::new(stored, table, &self.registry)))
+        slot.get().or_else(|| {
+            let _inside = fork::hold();
+            Some(slot.get_or_init(|| Prepared::new(stored, table, &self.registry)))
+        })
     }
 
     /// The inputs that it was built from.
@@ -300,6 +304,7 @@ impl Snapshot {
         if self.registry.compiled_of(info).is_empty() {
             return None;
         }
+        let _inside = fork::hold();
         Some(slot.get_or_init(|| {
             Box::new(OperationTable::build(info, &self.registry, &self.policy, &self.solved, &self.rollouts))
         }))

@@ -4,9 +4,9 @@
 //! needs no registration check; the states of threads that end are recycled through a free list.
 
 use std::cell::Cell;
-use std::sync::{Mutex, PoisonError};
 
 use crate::selection::thread_cache::ThreadState;
+use lz_core::fork::Mutex;
 use lz_core::mode::ModeOverride;
 
 /// The data of a thread.
@@ -61,7 +61,7 @@ impl Thread {
             self.spare.set(spare.next_spare.take());
             return spare;
         }
-        let recycled = FREE_LIST.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let recycled = FREE_LIST.lock().pop();
         recycled.unwrap_or_else(|| Box::leak(Box::default()))
     }
 
@@ -127,7 +127,7 @@ impl Thread {
 
 fn release(state: &'static mut ThreadState) {
     *state = ThreadState::default();
-    FREE_LIST.lock().unwrap_or_else(PoisonError::into_inner).push(state);
+    FREE_LIST.lock().push(state);
 }
 
 struct ExitHook;

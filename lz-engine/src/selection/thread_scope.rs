@@ -5,10 +5,11 @@
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::policy::layer::Layer;
 use crate::selection::thread;
+use lz_core::fork::Mutex;
 use lz_core::mode::ModeOverride;
 use lz_core::scope_stack::ScopeStack;
 
@@ -84,7 +85,7 @@ static INTERN_TABLE: Mutex<InternTable> = Mutex::new(InternTable { last: 0, inte
 pub struct OverlayIdsExhausted;
 
 fn number(layers: Vec<(u64, Layer)>) -> Result<Arc<InternedOverlay>, OverlayIdsExhausted> {
-    let mut numbers = INTERN_TABLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut numbers = INTERN_TABLE.lock();
     if let Some(at) = numbers.interned.iter().position(|overlay| overlay.layers == layers) {
         let overlay = numbers.interned.remove(at);
         numbers.interned.insert(0, Arc::clone(&overlay));

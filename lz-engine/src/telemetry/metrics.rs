@@ -9,6 +9,7 @@ use std::time::Duration;
 use dashmap::DashMap;
 use dashmap::mapref::multiple::RefMulti;
 use dashmap::mapref::one::RefMut;
+use lz_core::fork;
 use serde::Serialize;
 
 use lz_core::failure::Cause;
@@ -95,11 +96,12 @@ impl<K: Eq + std::hash::Hash, V> Default for Labeled<K, V> {
 impl<K: Eq + std::hash::Hash + Ord + Clone, V: Default> Labeled<K, V> {
     /// Updates the value of these labels.
     pub fn update<R>(&self, labels: K, update: impl FnOnce(&mut V) -> R) -> R {
+        let _inside = fork::hold();
         update(&mut self.0.get_or_init(DashMap::new).entry(labels).or_default())
     }
 
-    /// The value of these labels, if there is one.
-    pub fn get_mut<Q: Eq + std::hash::Hash + ?Sized>(&self, labels: &Q) -> Option<RefMut<'_, K, V>>
+    /// The value of these labels, if there is one. A fork is [held](fork::hold) while it is used.
+    fn get_mut<Q: Eq + std::hash::Hash + ?Sized>(&self, labels: &Q) -> Option<RefMut<'_, K, V>>
     where
         K: Borrow<Q>,
     {
@@ -108,6 +110,7 @@ impl<K: Eq + std::hash::Hash + Ord + Clone, V: Default> Labeled<K, V> {
 
     /// All values, sorted by their labels.
     pub fn all<T>(&self, read: impl Fn(&V) -> T) -> Vec<(K, T)> {
+        let _inside = fork::hold();
         let of = |entry: RefMulti<'_, K, V>| (entry.key().clone(), read(entry.value()));
         let mut all: Vec<(K, T)> = self.0.get().into_iter().flatten().map(of).collect();
         all.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
@@ -240,6 +243,7 @@ impl Metrics {
     }
 
     fn kernel(&self, spec: &KernelSpec, update: impl FnOnce(&mut KernelMetrics)) {
+        let _inside = fork::hold();
         if let Some(mut kernels) = self.kernels.get_mut(&spec.operation)
             && let Some(metrics) = kernels.get_mut(&spec.id)
         {

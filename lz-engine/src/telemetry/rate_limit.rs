@@ -1,6 +1,6 @@
 //! A token-bucket rate limiter for log lines that counts suppressed lines. Time is passed in.
 
-use std::sync::{Mutex, PoisonError};
+use lz_core::fork::Mutex;
 use std::time::Duration;
 
 /// A token-bucket rate limiter.
@@ -28,7 +28,7 @@ impl RateLimiter {
 
     /// Whether a line may be written now; if so, the number of lines suppressed since the last one.
     pub fn admit(&self, now: Duration) -> Option<u64> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let elapsed = now.saturating_sub(state.last).as_secs_f64();
         state.tokens = (state.tokens + elapsed * self.per_second).min(self.burst);
         state.last = state.last.max(now);

@@ -1,9 +1,9 @@
 //! A recording of selections and kernel runs in the trace event format that Chrome and Perfetto read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use lz_core::fork::Mutex;
 use serde_json::{Value, json};
 
 /// Events of one recording; later ones are dropped and counted.
@@ -50,7 +50,7 @@ impl Recorder {
             duration: start.elapsed(),
             arguments,
         };
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut events = self.events.lock();
         if events.len() < MAX_EVENTS {
             events.push(event);
         } else {
@@ -76,7 +76,7 @@ impl Recorder {
                 "args": arguments,
             })
         };
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let events = self.events.lock();
         let name = json!({"name": "process_name", "ph": "M", "pid": process, "tid": 0, "args": {"name": "LayerZero"}});
         let all: Vec<Value> = std::iter::once(name).chain(events.iter().map(event)).collect();
         let dropped = self.dropped.load(Ordering::Relaxed);

@@ -2,13 +2,14 @@
 //! run, so that other threads use another kernel. A thread that hangs cannot be stopped; a backend in a worker process can be
 //! (`worker.deadline_seconds`).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Telemetry;
 use crate::health::{Failure, Health, Subject};
 use lz_core::context::{Context, FieldKind};
 use lz_core::expression_names;
+use lz_core::fork::Mutex;
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 use lz_core::spec::KernelSpec;
@@ -108,13 +109,9 @@ impl WatchedRun {
 }
 
 impl Watchdog {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Watches a run until the guard is dropped.
     pub fn watch(self: &Arc<Watchdog>, run: WatchedRun) -> WatchGuard {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let process = std::process::id();
         if state.running_in != Some(process) {
             // Runs that a forked child inherited are its parent's.
@@ -144,7 +141,7 @@ impl Watchdog {
     fn poll(&self) {
         loop {
             let interval = {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 let is_unused = state.runs.iter().all(Option::is_none);
                 if is_unused && state.last_run.is_none_or(|last| last.elapsed() > IDLE_TIME) {
                     state.running_in = None;
@@ -162,7 +159,7 @@ impl Watchdog {
 
     /// A run that exceeds its budget and is not reported yet, and the stack of its thread.
     fn next_hung(&self) -> Option<(WatchedRun, Vec<String>)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let mut runs = state.runs.iter_mut().flatten();
         let run = runs.find(|run| !run.is_reported && run.started.elapsed() >= run.budget)?;
         run.is_reported = true;
@@ -186,7 +183,7 @@ impl Drop for WatchGuard {
         if self.process != std::process::id() {
             return;
         }
-        if let Some(entry) = self.watchdog.state().runs.get_mut(self.slot) {
+        if let Some(entry) = self.watchdog.state.lock().runs.get_mut(self.slot) {
             *entry = None;
         }
     }

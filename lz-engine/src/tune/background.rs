@@ -7,7 +7,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lz_schema::policy::SettingValue;
@@ -16,6 +16,7 @@ use super::{Outcome, Progress, TuneOptions};
 use crate::engine::{DecisionObserver, Engine, WeakEngine};
 use crate::selection::call::Call;
 use lz_core::context::Context;
+use lz_core::fork::Mutex;
 use lz_core::mode::ModeFlag;
 use lz_core::operation::OperationInfo;
 use lz_core::synthetic::SyntheticCall;
@@ -56,15 +57,11 @@ impl BackgroundTuner {
         engine.set_background_tuner(Arc::new(Installed(Arc::new(tuner))));
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Measures what waits, then ends.
     fn run(&self) {
         loop {
             let next = {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 let next = state.waiting.pop_front();
                 if next.is_none() {
                     state.running_in = None;
@@ -88,7 +85,7 @@ impl DecisionObserver for Installed {
         if is_suspended || call.mode.overlay_id() != 0 || call.table.candidates.len() < 2 {
             return;
         }
-        let mut state = self.0.state();
+        let mut state = self.0.state.lock();
         if state.waiting.len() >= MAX_WAITING {
             return;
         }

@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::engine::WeakEngine;
 use crate::telemetry::Sample;
+use lz_core::fork::{Condvar, Mutex};
 
 /// Calls that wait; the memory of their tensors is limited by `verify_memory_mb`.
 const MAX_WAITING: usize = 1024;
@@ -28,14 +29,10 @@ struct State {
 }
 
 impl Queue {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Queues a call. Returns false if the queue is full or the thread cannot be started.
     pub fn push(self: &Arc<Queue>, sample: Sample, max_bytes: u64, engine: &WeakEngine) -> bool {
         let bytes = sample.call.bytes();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let process = std::process::id();
         let is_running = state.running_in == Some(process);
         if !is_running {
@@ -64,7 +61,7 @@ impl Queue {
         let mut done = 0;
         loop {
             let next = {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 state.bytes = state.bytes.saturating_sub(done);
                 let next = state.waiting.pop_front();
                 if next.is_none() {
@@ -86,13 +83,13 @@ impl Queue {
     /// Waits until nothing is left to verify; false after the timeout.
     pub fn wait(&self, timeout: Duration) -> bool {
         let end = Instant::now() + timeout;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         while state.running_in == Some(std::process::id()) {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
             }
-            state = self.idle.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.idle.wait_timeout(&self.state, state, left);
         }
         true
     }

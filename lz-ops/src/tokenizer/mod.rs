@@ -26,6 +26,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use json::Json;
 use lz_core::context::digest_bits;
+use lz_core::fork;
 use lz_core::{Handle, KernelError, Reason, ReasonCode};
 use lz_files::RegularFile;
 use model::Model;
@@ -247,6 +248,7 @@ impl Tokenizer {
     /// The same tokenizer for untrusted texts: special tokens in a text are encoded as plain text, so that no text can inject one. The
     /// post-processor adds its special tokens as before. The result has its own digest.
     pub fn splitting_special_tokens(&self) -> Result<Tokenizer, TokenizerError> {
+        let _inside = fork::hold();
         let split = self.shared.splitting.get_or_init(|| {
             let json = model::split_json(&self.shared.json)?;
             json.map(|json| Tokenizer::from_json(json.as_bytes())).transpose()
@@ -262,7 +264,11 @@ impl Tokenizer {
     /// State that a backend attaches to this tokenizer, built by `make` on first use and dropped with the tokenizer. `None` if another
     /// backend has attached state of another type.
     pub fn prepared<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
-        self.shared.prepared.get_or_init(|| Box::new(make())).downcast_ref()
+        let prepared = self.shared.prepared.get().unwrap_or_else(|| {
+            let _inside = fork::hold();
+            self.shared.prepared.get_or_init(|| Box::new(make()))
+        });
+        prepared.downcast_ref()
     }
 
     fn downgrade(&self) -> Weak<Shared> {

@@ -5,6 +5,7 @@ use std::sync::{LazyLock, Weak};
 
 use dashmap::DashMap;
 use lz_core::context::digest_bits;
+use lz_core::fork;
 
 use super::{Shared, Tokenizer};
 
@@ -12,6 +13,7 @@ static ALIVE: LazyLock<DashMap<u64, Vec<Weak<Shared>>>> = LazyLock::new(DashMap:
 
 /// Registers a tokenizer and removes entries of dropped ones.
 pub(super) fn register(tokenizer: &Tokenizer) {
+    let _inside = fork::hold();
     ALIVE.retain(|_, list| {
         list.retain(|weak| weak.strong_count() > 0);
         !list.is_empty()
@@ -21,6 +23,7 @@ pub(super) fn register(tokenizer: &Tokenizer) {
 
 /// The live tokenizer whose digest has these bits; `None` if several digests share them.
 pub(super) fn find(bits: u64) -> Option<Tokenizer> {
+    let _inside = fork::hold();
     let list = ALIVE.get(&bits)?;
     let mut found = list.iter().filter_map(Weak::upgrade);
     let first = found.next()?;

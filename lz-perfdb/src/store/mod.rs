@@ -11,8 +11,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
-use crate::fork;
 use crate::records::Rejection;
+use lz_core::fork;
 use open::open_backing;
 pub use open::{ClosedReason, OpenStatus, Opened, Options};
 

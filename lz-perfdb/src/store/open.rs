@@ -10,8 +10,8 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::{Backing, PerfDb, forked, raw};
-use crate::fork;
 use crate::migrations::{APPLICATION_ID, SCHEMA_VERSION, migrate, version};
+use lz_core::fork;
 use lz_core::reason::{Reason, ReasonCode};
 use lz_files as files;
 

@@ -1,8 +1,8 @@
 //! What one serving process has counted, and the violations that it saw.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
+use lz_core::fork::Mutex;
 use serde_json::{Value, json};
 
 /// Counters of a process.
@@ -30,17 +30,17 @@ impl Counts {
     /// Records a violation of an invariant.
     pub fn violation(&self, text: String) {
         eprintln!("violation: {text}");
-        self.violations.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+        self.violations.lock().push(text);
     }
 
     /// Violations so far.
     pub fn violations(&self) -> usize {
-        self.violations.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.violations.lock().len()
     }
 
     /// The report that the driver reads, and whether no invariant was violated.
     pub fn report(&self, faults: u64) -> (Value, bool) {
-        let violations = self.violations.lock().unwrap_or_else(PoisonError::into_inner);
+        let violations = self.violations.lock();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let report = json!({
             "calls": load(&self.calls),

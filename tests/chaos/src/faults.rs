@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lz_core::device::Platform;
+use lz_core::fork::Mutex;
 use lz_core::{Arg, DType, Kernel, KernelEntry, KernelError, KernelSpec, OutArg, Run, Tensor};
 use lz_worker::serve::{WorkerKernels, serve};
 
@@ -101,7 +101,7 @@ impl Faulty {
     fn next(&self) -> Option<Fault> {
         let is_calm = self.injection.is_calm.load(Ordering::Relaxed)
             || self.calm_file.as_ref().is_some_and(|file| file.exists());
-        let mut random = self.random.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut random = self.random.lock();
         let fault = (random.once_in(self.every) && !is_calm).then(|| *random.pick(self.faults));
         self.injection.count.fetch_add(u64::from(fault.is_some()), Ordering::Relaxed);
         fault

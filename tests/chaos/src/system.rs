@@ -7,8 +7,7 @@
 #![allow(non_snake_case, reason = "names of the C library")]
 
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::counters::{self, Counter};
@@ -110,12 +109,16 @@ fn set_error(error: c_int) {
 ///
 /// # Safety
 /// `F` is the type of a pointer to that function.
-unsafe fn real<F: Copy>(slot: &OnceLock<usize>, name: &CStr) -> F {
-    // SAFETY: a null-terminated name.
-    let find = || unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
-    let address = slot.get_or_init(find);
+unsafe fn real<F: Copy>(slot: &AtomicUsize, name: &CStr) -> F {
+    // No `OnceLock`: a forked child could inherit it half made.
+    let mut address = slot.load(Ordering::Relaxed);
+    if address == 0 {
+        // SAFETY: a null-terminated name.
+        address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
+        slot.store(address, Ordering::Relaxed);
+    }
     // SAFETY: an address is as large as a pointer to a function, and has the type that the caller guarantees.
-    unsafe { std::ptr::from_ref(address).cast::<F>().read() }
+    unsafe { (&raw const address).cast::<F>().read() }
 }
 
 /// Defines a function that fails in its window and otherwise forwards to the C library.
@@ -132,7 +135,7 @@ macro_rules! failing {
                     set_error(libc::$error);
                     return $failed;
                 }
-                static REAL: OnceLock<usize> = OnceLock::new();
+                static REAL: AtomicUsize = AtomicUsize::new(0);
                 let name = concat!(stringify!($name), "\0");
                 let name = CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or(c"");
                 type Function = unsafe extern "C" fn($($kind),*) -> $result;
@@ -183,7 +186,7 @@ fn fails_for(call: Call, file: c_int) -> bool {
 /// As for the function of the C library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> c_int {
-    static REAL: OnceLock<usize> = OnceLock::new();
+    static REAL: AtomicUsize = AtomicUsize::new(0);
     type Function = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
     // SAFETY: the C library has a function of this name and type; the caller's guarantees are passed on.
     let result = unsafe { real::<Function>(&REAL, c"clock_gettime")(clock, time) };

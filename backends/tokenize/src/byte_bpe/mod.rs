@@ -7,8 +7,7 @@ mod pair_ranks;
 mod short_words;
 pub mod word_cache;
 
-use std::sync::{Mutex, PoisonError};
-
+use lz_core::fork::Mutex;
 use lz_core::{KernelError, Reason, ReasonCode};
 use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
@@ -83,7 +82,7 @@ impl Coder for ByteBpe {
         for text in texts {
             self.encode_one(tokenizer, text, special, &mut caches, out)?;
         }
-        self.cache_pool().push(caches);
+        self.cache_pool.lock().push(caches);
         Ok(())
     }
 
@@ -101,13 +100,9 @@ impl Coder for ByteBpe {
 }
 
 impl ByteBpe {
-    fn cache_pool(&self) -> std::sync::MutexGuard<'_, Vec<ThreadCaches>> {
-        self.cache_pool.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Caches that no other thread uses.
     fn take_caches(&self) -> Result<ThreadCaches, OutOfMemory> {
-        let pooled = self.cache_pool().pop();
+        let pooled = self.cache_pool.lock().pop();
         pooled.map_or_else(ThreadCaches::new, Ok)
     }
 
@@ -206,7 +201,7 @@ impl ByteBpe {
             Some(bounds) => long_text::encode(&bounds, ids, |start, end, ids| {
                 let mut caches = self.take_caches()?;
                 self.part(text, start, end, &mut caches, ids)?;
-                self.cache_pool().push(caches);
+                self.cache_pool.lock().push(caches);
                 Ok(())
             }),
         }
@@ -397,11 +392,11 @@ fn last_pairs(
     lz_pool::for_each(chunks.len(), &|chunk: usize| {
         let own = tokens[chunk * STRIDE..].iter().take(STRIDE);
         let found = own.map(|token| merges.last_pair(token, last)).collect();
-        *chunks[chunk].lock().unwrap_or_else(PoisonError::into_inner) = found;
+        *chunks[chunk].lock() = found;
     });
     let mut pairs = Vec::with_capacity(tokens.len());
     for chunk in chunks {
-        pairs.extend(chunk.into_inner().unwrap_or_else(PoisonError::into_inner)?);
+        pairs.extend(chunk.into_inner()?);
     }
     Ok(pairs)
 }

@@ -1,7 +1,6 @@
 //! Hugging Face `tokenizers` 1.0 (release candidate), a rewrite that reads the same files as 0.23.
 
-use std::sync::{Mutex, PoisonError};
-
+use lz_core::fork::Mutex;
 use lz_core::{KernelError, Reason};
 use lz_ops::tokenizer::{Tokenizer, catch_panic};
 use serde_json::Value;
@@ -45,7 +44,7 @@ impl Coder for HfTokenizers1 {
         out: &mut Encoded,
     ) -> Result<(), KernelError> {
         let options = EncodeOptions { add_special_tokens: special, ..EncodeOptions::default() };
-        let buffers = || self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let buffers = || self.buffers.lock();
         let mut tokens = buffers().pop().unwrap_or_default();
         for text in texts {
             tokens.clear();

@@ -11,8 +11,8 @@ mod unigram;
 mod word_piece;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use lz_core::fork::Mutex;
 use lz_core::{KernelError, Reason, ReasonCode};
 use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
@@ -136,7 +136,7 @@ impl<M: Model> Coder for WordTokenizer<M> {
             encode_by_definition(tokenizer, text, special, out)?;
         }
         if state.normalized.text.capacity() <= MAX_POOLED_BYTES {
-            self.state_pool().push(state);
+            self.state_pool.lock().push(state);
         }
         Ok(())
     }
@@ -147,13 +147,9 @@ impl<M: Model> Coder for WordTokenizer<M> {
 }
 
 impl<M: Model> WordTokenizer<M> {
-    fn state_pool(&self) -> MutexGuard<'_, Vec<ThreadState<M>>> {
-        self.state_pool.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A state that no other thread uses.
     fn take_state(&self) -> Result<ThreadState<M>, OutOfMemory> {
-        let pooled = self.state_pool().pop();
+        let pooled = self.state_pool.lock().pop();
         pooled.map_or_else(ThreadState::new, Ok)
     }
 
@@ -250,7 +246,7 @@ impl<M: Model> WordTokenizer<M> {
             if !self.part(&bytes[..end], start, (cache, phrases, pieces, scratch), ids)? {
                 supported.store(false, Ordering::Relaxed);
             }
-            self.state_pool().push(state);
+            self.state_pool.lock().push(state);
             Ok(())
         })?;
         Ok(supported.into_inner())

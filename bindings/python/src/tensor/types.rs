@@ -1,8 +1,8 @@
 //! How objects of each type are read. Each type is classified once.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use lz_core::fork::Mutex;
 use lz_core::{Reason, ReasonCode, TensorView};
 use pyo3::Borrowed;
 use pyo3::ffi;
@@ -109,7 +109,7 @@ pub fn read(
 }
 
 fn cached_access(address: usize) -> Option<Access> {
-    let types = ACCESS_BY_TYPE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let types = ACCESS_BY_TYPE.lock();
     types.iter().find(|(ty, _)| *ty == address).map(|(_, access)| *access)
 }
 
@@ -166,7 +166,7 @@ fn classify(object: Borrowed<'_, '_, PyAny>) -> Result<Access, Problem> {
     };
     if !matches!(access, Access::Array | Access::Tensor) || !(NUMPY.is(of(object)) || TENSOR.is(of(object))) {
         let address = ty.into_ptr() as usize;
-        ACCESS_BY_TYPE.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((address, access));
+        ACCESS_BY_TYPE.lock().push((address, access));
     }
     Ok(access)
 }

@@ -3,10 +3,11 @@
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_void};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use lz_core::descriptor::{self, Catalogue, Descriptor};
+use lz_core::fork::Mutex;
 use lz_core::{Error, KernelEntry, OperationInfo, Reason, ReasonCode};
 use lz_engine::Engine;
 
@@ -89,7 +90,7 @@ impl LoadedFile {
     /// overwritten has damaged the code that runs. With `must_be_new` a second instance is refused too.
     fn new(checked: &CheckedFile, sha256: &str, must_be_new: bool) -> Result<LoadedFile, Reason> {
         let (device, inode) = checked.identity();
-        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = LOADED.lock();
         let refused = |message: &str| Err(Reason::new(ReasonCode::PluginLoadFailed).message(message));
         for (_, _, known) in loaded.iter().filter(|known| (known.0, known.1) == (device, inode)) {
             if known != sha256 {
@@ -109,7 +110,7 @@ impl LoadedFile {
 
 impl Drop for LoadedFile {
     fn drop(&mut self) {
-        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = LOADED.lock();
         if let Some(position) = loaded.iter().position(|known| *known == self.key) {
             loaded.swap_remove(position);
         }
