@@ -53,6 +53,19 @@ void calls() {
     lz::ops::norm_rms_into(engine, {.x = {std::span(x), {2, 2}}, .eps = 0.0F}, {.output = {std::span(out), {2, 2}}});
     CHECK(std::fabs(out[2] - 6.0F / std::sqrt(50.0F)) < 1e-6F);
 
+    // The output may be an input, but not share only a part of its memory.
+    std::vector<float> same = rows();
+    lz::ops::norm_rms_into(engine, {.x = {std::span(same), {2, 2}}, .eps = 0.0F}, {.output = {std::span(same), {2, 2}}});
+    CHECK(std::fabs(same[1] - 4.0F / scale) < 1e-6F && same[2] == out[2] && same[3] == out[3]);
+    std::vector<float> parts = {3.0F, 4.0F, 6.0F, 8.0F, 9.0F, 9.0F};
+    try {
+        lz::ops::norm_rms_into(engine, {.x = {std::span(parts).first(4), {2, 2}}},
+                               {.output = {std::span(parts).last(4), {2, 2}}});
+        CHECK(!"an output that overlaps a part of an input must be an error");
+    } catch (const lz::ValidationError &error) {
+        CHECK(error.reasons().at(0).code == "OUTPUT_OVERLAP" && parts[2] == 6.0F);
+    }
+
     // Every second column of a wider matrix, without a copy.
     std::vector<float> wide = {3.0F, -1.0F, 4.0F, -1.0F};
     const std::int64_t shape[] = {1, 2};

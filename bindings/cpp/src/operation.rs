@@ -27,6 +27,35 @@ macro_rules! cpp_entries {
         let mut $output = None;
         let $present = $call.$method();
     };
+    (@see tensor $output:ident $views:ident) => { $views.push($output.as_view()); };
+    (@see optional_tensor $output:ident $views:ident) => { $views.push($output.as_view()); };
+    (@see $kind:ident $output:ident $views:ident) => {};
+    (@replace tensor $output:ident $rest:ident) => {
+        let $output = $rest.next().unwrap_or_else(lz_core::TensorMut::empty);
+    };
+    (@replace optional_tensor $output:ident $rest:ident) => {
+        crate::operation::cpp_entries!(@replace tensor $output $rest);
+    };
+    (@replace $kind:ident $output:ident $rest:ident) => {};
+    (@copy tensor $info:ident $output:ident $results:ident) => {
+        crate::output::copy_result(&lz_ops::$info, $results.next(), &mut $output)?;
+    };
+    (@copy optional_tensor $info:ident $output:ident $results:ident) => {
+        crate::operation::cpp_entries!(@copy tensor $info $output $results);
+    };
+    (@copy $kind:ident $info:ident $output:ident $results:ident) => {};
+    (@run $info:ident $engine:ident $call:ident $options:ident $tuned:ident $out:ident) => {
+        $options.run(|| match $tuned.as_mut() {
+            None => $call.run_in(&$engine.inner, $out),
+            Some(tuned) => crate::perfdb::measure(
+                &$engine.inner,
+                &lz_ops::$info,
+                &$call.context_with($out),
+                &mut |entry, run| $call.run_kernel(entry, $out.reborrow(), run),
+                tuned,
+            ),
+        })?
+    };
     (@pass tensor $output:ident $present:ident) => { &$output };
     (@pass optional_tensor $output:ident $present:ident) => { $present.then_some(&$output) };
     (@pass dynamic $output:ident $present:ident) => { &mut $output };
@@ -91,19 +120,31 @@ macro_rules! cpp_entries {
                                 @prepare $kind $info $output $method $slot $present call options device
                             );
                         )*
+                        let mut apart: Option<Vec<lz_core::Tensor>> = None;
                         {
                             let mut slots = None;
-                            let out = call.outputs_at(&mut slots, $(crate::operation::cpp_entries!(@pass $kind $output $present)),*)?;
-                            options.run(|| match tuned.as_mut() {
-                                None => call.run_in(&engine.inner, out),
-                                Some(tuned) => crate::perfdb::measure(
-                                    &engine.inner,
-                                    &lz_ops::$info,
-                                    &call.context_with(out),
-                                    &mut |entry, run| call.run_kernel(entry, out.reborrow(), run),
-                                    tuned,
-                                ),
-                            })?;
+                            match call.outputs_at(&mut slots, $(crate::operation::cpp_entries!(@pass $kind $output $present)),*) {
+                                Ok(out) => crate::operation::cpp_entries!(@run $info engine call options tuned out),
+                                Err(error) => {
+                                    let mut views = Vec::new();
+                                    $(crate::operation::cpp_entries!(@see $kind $output views);)*
+                                    apart = crate::output::apart(&lz_ops::$info, &error, &call.to_args(), &views)?;
+                                    if apart.is_none() {
+                                        return Err(error.into());
+                                    }
+                                }
+                            }
+                        }
+                        if let Some(mut apart) = apart {
+                            {
+                                let mut rest = apart.iter_mut().map(lz_core::Tensor::view_mut);
+                                $(crate::operation::cpp_entries!(@replace $kind $output rest);)*
+                                let mut slots = None;
+                                let out = call.outputs_at(&mut slots, $(crate::operation::cpp_entries!(@pass $kind $output $present)),*)?;
+                                crate::operation::cpp_entries!(@run $info engine call options tuned out);
+                            }
+                            let mut results = apart.iter();
+                            $(crate::operation::cpp_entries!(@copy $kind $info $output results);)*
                         }
                         $(crate::operation::cpp_entries!(@hand_over $kind $info $output $slot $present);)*
                         Ok(())

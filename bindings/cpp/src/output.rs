@@ -2,8 +2,9 @@
 
 use std::ffi::c_void;
 
-use lz_core::tensor::{BUFFER_ALIGNMENT, Device, Dims, Layout};
-use lz_core::{DType, Error, OperationInfo, Reason, ReasonCode, Tensor, TensorMut};
+use lz_core::check::replace_inputs;
+use lz_core::tensor::{BUFFER_ALIGNMENT, Device, Dims, Layout, copy_elements};
+use lz_core::{Arg, DType, Error, OperationInfo, Reason, ReasonCode, Tensor, TensorMut, TensorView};
 use lz_plugin::abi::{self, Output, Text, Texts};
 
 use crate::call::{CallSettings, refuse};
@@ -58,6 +59,32 @@ pub unsafe fn prepare_optional(
     // SAFETY: the caller's contract is the same.
     unsafe { prepare(operation, name, || spec, slot, options, follow, view) }?;
     Ok(true)
+}
+
+/// Memory of their own for outputs in host memory that are inputs, if that is the only problem: the results are copied then.
+#[cold]
+pub fn apart(
+    operation: &OperationInfo,
+    error: &Error,
+    args: &[Arg<'_>],
+    outputs: &[TensorView<'_>],
+) -> Result<Option<Vec<Tensor>>, Error> {
+    if !outputs.iter().all(|output| output.device().is_host()) || !replace_inputs(error, args, outputs) {
+        return Ok(None);
+    }
+    let like = |output: &TensorView<'_>| Tensor::zeros(output.shape(), output.dtype());
+    outputs.iter().map(like).collect::<Result<_, _>>().map(Some).map_err(|reason| refuse(operation, reason))
+}
+
+/// Copies a result that was computed [apart].
+#[cold]
+pub fn copy_result(
+    operation: &OperationInfo,
+    result: Option<&Tensor>,
+    output: &mut TensorMut<'_>,
+) -> Result<(), Error> {
+    let is_copied = result.is_some_and(|result| copy_elements(&result.view(), output));
+    if is_copied { Ok(()) } else { Err(lz_core::check::disagreement(operation)) }
 }
 
 /// Marks an output as not produced by the call.

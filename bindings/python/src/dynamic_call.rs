@@ -11,7 +11,7 @@ use crate::arguments::{
 };
 use crate::call::Frame;
 use crate::error::validation_error;
-use crate::output::{Out, OutputSlot, dynamic as dynamic_result, nibbles, returned};
+use crate::output::{Out, OutputSlot, compute_apart, dynamic as dynamic_result, nibbles, returned};
 use crate::python_kernel::{Param, PythonKernel};
 use crate::python_kernel_run::record_results;
 use crate::results::ExpectedOutput;
@@ -46,10 +46,21 @@ pub fn perform<'py, R>(
     keywords: Option<&Bound<'py, PyDict>>,
     act: impl for<'a> FnOnce(&mut Frame<'a, 'py>, &Context, &mut RunOne<'_, 'a, 'py>) -> PyResult<R>,
 ) -> PyResult<(R, Bound<'py, PyAny>)> {
-    let schema = info.schema();
     let (objects, out) = match_arguments(py, info, arguments, keywords)?;
+    perform_matched(py, selection, info, &objects, out.as_ref(), act)
+}
+
+fn perform_matched<'py, R>(
+    py: Python<'py>,
+    selection: Selection<'_>,
+    info: &'static OperationInfo,
+    objects: &[Option<Bound<'py, PyAny>>],
+    out: Option<&Bound<'py, PyAny>>,
+    act: impl for<'a> FnOnce(&mut Frame<'a, 'py>, &Context, &mut RunOne<'_, 'a, 'py>) -> PyResult<R>,
+) -> PyResult<(R, Bound<'py, PyAny>)> {
+    let schema = info.schema();
     let mut frame = Frame::new(py, info, selection);
-    let borrowed = borrow_arguments(&mut frame, &objects)?;
+    let borrowed = borrow_arguments(&mut frame, objects)?;
     for (at, input) in schema.inputs.iter().enumerate().filter(|(_, input)| input.read_write) {
         if let Some(BorrowedArgument::Tensor(import)) = borrowed.get(at)
             && import.is_read_only()
@@ -64,7 +75,7 @@ pub fn perform<'py, R>(
         check::infer_outputs(schema, &bound).map_err(|reason| validation_error(py, &info.name, reason))?;
     let mut slots: Vec<OutputSlotView<'py>> =
         specs.iter().map(|_| (OutputSlot::EMPTY, TensorMut::empty())).collect();
-    let mut given = Out::new(out.as_ref().map(Bound::as_borrowed));
+    let mut given = Out::new(out.map(Bound::as_borrowed));
     if given.is_given() {
         for ((spec, (slot, tensor)), output) in specs.iter().zip(&mut slots).zip(&schema.outputs) {
             if let check::OutputSpec::Tensor(sizes, dtype) = spec {
@@ -78,8 +89,19 @@ pub fn perform<'py, R>(
     let mut strings_out: Vec<Option<Vec<String>>> = specs.iter().map(|_| None).collect();
     let context = {
         let outs = given.is_given().then(|| out_args(&specs, &slots, &mut tensors, &mut strings_out));
-        if let Some(outs) = &outs {
-            check::check_call(schema, &args, Some(outs)).map_err(|error| frame.raise(&error))?;
+        if let Some(outs) = &outs
+            && let Err(error) = check::check_call(schema, &args, Some(outs))
+        {
+            let views: Vec<_> = slots.iter().map(|(_, tensor)| tensor.as_view()).collect();
+            let mut answer = None;
+            let apart = || {
+                let (found, result) = perform_matched(py, selection, info, objects, None, act)?;
+                answer = Some(found);
+                Ok(result)
+            };
+            let out = out.map(Bound::as_borrowed);
+            let result = compute_apart(&mut frame, &error, &args, &views, out, apart)?;
+            return answer.map(|answer| (answer, result)).ok_or_else(|| frame.raise(&error));
         }
         dynamic::context(schema, &bound, &args, outs.as_deref()).map_err(|error| frame.raise(&error))?
     };
@@ -117,7 +139,7 @@ pub fn perform<'py, R>(
             if let Some(recorder) = recorder {
                 recorder.record_arguments(&args);
             }
-            let given_out = out.as_ref().map(Bound::as_borrowed);
+            let given_out = out.map(Bound::as_borrowed);
             let outcome = hosted.run(frame, &inputs, &params, &expected, given_out);
             if let (Some(recorder), Ok(())) = (recorder, &outcome) {
                 record_results(recorder, frame, &args, &expected, given_out);

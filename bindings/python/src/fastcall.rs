@@ -58,6 +58,19 @@ impl Signature {
         Signature { name, doc, parameters, positional, required, interned: OnceLock::new() }
     }
 
+    /// The same arguments without `out=`.
+    pub fn without_out<'a, 'py, const N: usize>(
+        &self,
+        mut arguments: Arguments<'a, 'py, N>,
+    ) -> Arguments<'a, 'py, N> {
+        for (argument, name) in arguments.iter_mut().zip(self.parameters) {
+            if *name == "out" {
+                *argument = None;
+            }
+        }
+        arguments
+    }
+
     /// The function's name.
     pub fn name(&self) -> &'static str {
         self.name.to_str().unwrap_or_default()

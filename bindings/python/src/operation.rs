@@ -61,6 +61,8 @@ macro_rules! python_function {
             $storage.take(&mut $frame, &mut $given, stringify!($output), &mut $view)?;
         }
     };
+    (@seen tensor $view:ident) => { $view.as_view() };
+    (@seen optional_tensor $view:ident) => { $view.as_view() };
     (@allocate tensor $method:ident $storage:ident $view:ident $call:ident $frame:expr) => {
         $storage.allocate(&mut *$frame, $call.$method(), &mut $view)?;
     };
@@ -100,7 +102,7 @@ macro_rules! python_function {
     // All outputs have known sizes. A kernel in Python allocates its own results, so slots are allocated only once a native
     // kernel was selected.
     (
-        @run known($out:ident) $py:ident $frame:ident $call:ident [$($hosted:tt)*]
+        @run known($out:ident) $without_out:ident $py:ident $frame:ident $call:ident [$($hosted:tt)*]
         [$($output:ident: $kind:ident($method:ident, $storage:ident, $view:ident)),*] [$($bytes:ident $bytes_method:ident),*]
     ) => {
         let mut ready = None;
@@ -110,9 +112,13 @@ macro_rules! python_function {
             $(crate::operation::python_function!(@take $kind $output $method $storage $view $call $frame given);)*
             $(crate::output::nibbles($call.$bytes_method(), &mut $bytes);)*
             given.finish(&$frame)?;
-            // SAFETY: only the slots in `ready` are used from here on.
-            unsafe { $call.outputs_at(&mut ready, $(crate::operation::python_function!(@pass $kind $method $storage $view $call)),*) }
-                .map_err(|error| $frame.raise(&error))?;
+            let checked =
+                // SAFETY: only the slots in `ready` are used from here on.
+                unsafe { $call.outputs_at(&mut ready, $(crate::operation::python_function!(@pass $kind $method $storage $view $call)),*) };
+            if let Err(error) = checked {
+                let views = [$(crate::operation::python_function!(@seen $kind $view)),*];
+                return crate::output::compute_apart(&mut $frame, &error, &$call.to_args(), &views, $out, $without_out);
+            }
         }
         let context = match &ready {
             Some(out) => $call.context_with(out),
@@ -138,7 +144,7 @@ macro_rules! python_function {
     };
     // The kernel determines sizes, or there are no outputs: there is no `out`, and nothing to put off.
     (
-        @run unknown() $py:ident $frame:ident $call:ident [$($hosted:tt)*]
+        @run unknown() $without_out:ident $py:ident $frame:ident $call:ident [$($hosted:tt)*]
         [$($output:ident: $kind:ident($method:ident, $storage:ident, $view:ident)),*] [$($bytes:ident $bytes_method:ident),*]
     ) => {
         let out = None;
@@ -235,6 +241,7 @@ macro_rules! python_function {
             arguments: crate::fastcall::Arguments<'a, 'py, { [$(stringify!($parameter)),*].len() }>,
         ) -> PyResult<Bound<'py, PyAny>> {
             let [$($parameter),*] = arguments;
+            let without_out = || call(py, selection, SIGNATURE.without_out(arguments));
             let mut frame = crate::call::Frame::new(py, &lz_ops::$info, selection);
             $(crate::operation::python_function!(@borrow $input_kind $borrowed $input frame);)*
             let mut args = lz_ops::$args {
@@ -256,7 +263,7 @@ macro_rules! python_function {
             let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
             $(let mut $storage = crate::operation::python_function!(@storage $kind);)*
             crate::operation::python_function!(
-                @run $sizes $out py frame call [$positional_inputs ($($param: $presence $param_kind $(($ty))?),*)]
+                @run $sizes $out without_out py frame call [$positional_inputs ($($param: $presence $param_kind $(($ty))?),*)]
                 [$($output: $kind($method, $storage, $view)),*] $bytes_outputs
             );
             if let Some(result) = frame.take_result() {

@@ -1,8 +1,9 @@
 //! Output allocation: outputs are the caller's `out=`, or are allocated by the caller's own library (torch,
 //! numpy, …).
 
+use lz_core::check::replace_inputs;
 use lz_core::tensor::{Device, Dims};
-use lz_core::{Cause, DType, KernelError, Reason, ReasonCode, Tensor, TensorMut};
+use lz_core::{Arg, Cause, DType, Error, KernelError, Reason, ReasonCode, Tensor, TensorMut, TensorView};
 use pyo3::Borrowed;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -10,6 +11,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::call::Frame;
 use crate::error::validation_error;
+use crate::python_kernel_run::copy_into;
 use crate::tensor::{
     BorrowGuard, Kind, Problem, buffer, describe_contiguous, is_common_tensor, numpy, torch,
 };
@@ -232,6 +234,34 @@ fn allocate_other<'py>(
         raised.set_cause(py, Some(error));
         raised
     })
+}
+
+/// Computes into new memory and copies the result into `out`, if the only problem is that `out` is an input.
+#[cold]
+pub fn compute_apart<'py>(
+    frame: &mut Frame<'_, 'py>,
+    error: &Error,
+    args: &[Arg<'_>],
+    outputs: &[TensorView<'_>],
+    out: Argument<'_, 'py>,
+    without_out: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let Some(out) = out.filter(|_| replace_inputs(error, args, outputs)) else {
+        return Err(frame.raise(error));
+    };
+    let result = without_out()?;
+    // A plan has no result.
+    if result.is_none() {
+        return Ok(result);
+    }
+    copy_into(out, &result)?;
+    returned_out(out)
+}
+
+/// The return value of a call with `out=`: the tensor, or a tuple of several.
+pub fn returned_out<'py>(out: Borrowed<'_, 'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let mut given = Out::new(Some(out));
+    returned(out.py(), std::iter::from_fn(|| given.take()))
 }
 
 /// A tensor whose size the kernel determines, as a numpy array; without numpy, as a list of numbers.

@@ -132,8 +132,8 @@ impl OwnedResult {
     }
 }
 
-/// Copies a kernel's results into the caller's `out=`.
-fn copy_into(out: Borrowed<'_, '_, PyAny>, result: &Bound<'_, PyAny>) -> PyResult<()> {
+/// Copies results into the caller's `out=`.
+pub fn copy_into(out: Borrowed<'_, '_, PyAny>, result: &Bound<'_, PyAny>) -> PyResult<()> {
     let mut outputs = Out::new(Some(out));
     let results: Vec<Bound<'_, PyAny>> = match result.cast::<PyTuple>() {
         Ok(several) => several.iter().collect(),
@@ -141,7 +141,7 @@ fn copy_into(out: Borrowed<'_, '_, PyAny>, result: &Bound<'_, PyAny>) -> PyResul
     };
     for one in results {
         let Some(output) = outputs.take() else {
-            return Err(PyValueError::new_err("the kernel returned more tensors than out= has"));
+            return Err(PyValueError::new_err("there are more results than out= has tensors"));
         };
         if output.hasattr("copy_")? {
             output.call_method1("copy_", (one,))?;

@@ -23,6 +23,7 @@ use crate::error::Error;
 use crate::reason::{Reason, ReasonCode};
 use crate::tensor::Dims;
 
+pub use outputs::replace_inputs;
 pub use produced::{Produced, check_dynamic_outputs, check_produced};
 
 /// The bound axes, dtypes and params of a call.

@@ -5,7 +5,8 @@ use lz_schema::model::{Kind, Operation, Output};
 
 use super::inputs::{memory_problem, overlap, self_overlap};
 use super::{Bound, Checker, OutputSpec};
-use crate::args::OutArg;
+use crate::args::{Arg, OutArg};
+use crate::error::Error;
 use crate::reason::{Reason, ReasonCode};
 use crate::tensor::{TensorView, may_overlap};
 
@@ -33,6 +34,32 @@ pub(super) fn infer(operation: &Operation, output: &Output, bound: &Bound) -> Re
     }
     let dims = bound.pick(operation, &output.shape).ok_or_else(|| unknown("shape"))?;
     Ok(OutputSpec::Tensor(bound.sizes(dims)?, dtype))
+}
+
+/// Whether the only problem of outputs is that some are inputs: the same elements, in the same order. A result that is computed apart can
+/// then be copied into them.
+pub fn replace_inputs(error: &Error, args: &[Arg<'_>], outputs: &[TensorView<'_>]) -> bool {
+    let reasons = error.reasons();
+    let is_input = |output: &TensorView<'_>| {
+        let is_same =
+            |view: &TensorView<'_>| view.address() == output.address() && view.layout() == output.layout();
+        args.iter().any(|arg| matches!(arg, Arg::Tensor(view) if is_same(view)))
+    };
+    let is_apart = |(index, output): (usize, &TensorView<'_>)| {
+        let disjoint = |other: &TensorView<'_>| !may_overlap(output, other);
+        let is_unwritten = |arg: &Arg<'_>| match arg {
+            Arg::TensorMut(written) => disjoint(&written.as_view()),
+            _ => true,
+        };
+        let is_unread = |arg: &Arg<'_>| arg.tensor().is_none_or(|other| disjoint(&other));
+        !output.layout().overlaps_itself()
+            && outputs.iter().take(index).all(disjoint)
+            && args.iter().all(is_unwritten)
+            && (is_input(output) || args.iter().all(is_unread))
+    };
+    !reasons.is_empty()
+        && reasons.iter().all(|reason| reason.code == ReasonCode::OutputOverlap)
+        && outputs.iter().enumerate().all(is_apart)
 }
 
 impl Checker<'_, '_> {

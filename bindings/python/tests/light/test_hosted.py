@@ -172,7 +172,10 @@ def test_registered_operation(tmp_path, kernels):
     out = np.empty_like(x)
     assert lz.ops.test_scale(x=x, factor=4, out=out) is out and out[0, 0] == 4
     with pytest.raises(lz.ValidationError, match="OUTPUT_OVERLAP"):
-        scale(x, out=x)
+        rows = np.ones((3, 3), np.float32)
+        scale(rows[1:], out=rows[:2])
+    same = x.copy()
+    assert scale(same, out=same) is same and same.tolist() == (x * 2).tolist()
     with pytest.raises(lz.ValidationError, match="UNKNOWN_ARGUMENT"):
         scale(x, factors=4)
     with pytest.raises(lz.ValidationError, match="DTYPE"):

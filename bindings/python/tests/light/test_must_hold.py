@@ -141,6 +141,10 @@ def test_calls_do_not_leak(tokenizer_path):
     for name, (arguments, keywords) in everything.items():
         function = getattr(lz.ops, name)
         objects = [*arguments, *keywords.values()]
+        for one in objects:
+            if isinstance(one, lz.Tokenizer):
+                # The verification in the background allocates tables.
+                one.wait_verified()
         for _ in range(200):
             function(*arguments, **keywords)
         counts, (blocks, allocated) = [sys.getrefcount(one) for one in objects], in_use()
@@ -160,7 +164,7 @@ def test_refused_calls_do_not_leak():
         with pytest.raises(lz.ValidationError):
             lz.ops.norm_rms(x, wrong)
         with pytest.raises(lz.ValidationError):
-            lz.ops.norm_rms(x, out=x)
+            lz.ops.norm_rms(x[:, 1:], out=x[:, :3])
         with pytest.raises(TypeError):
             lz.ops.norm_rms(x, nonsense=1)
 

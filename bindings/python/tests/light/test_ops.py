@@ -34,10 +34,33 @@ def test_out_is_written_and_returned():
     np.testing.assert_allclose(out, 1.0, rtol=1e-5)
 
 
+def test_out_may_be_an_input():
+    for base in (np.arange(24, dtype=np.float32).reshape(6, 4), np.ones((6, 8), np.float32)[:, ::2]):
+        expected = lz.ops.norm_rms(base.copy())
+        assert lz.ops.norm_rms(base, out=base) is base
+        np.testing.assert_array_equal(base, expected)
+    x, y = (np.random.default_rng(seed).normal(size=(3, 8)).astype(np.float32) for seed in (1, 2))
+    expected = lz.ops.activation_silu_mul(x, y)
+    # The second input, which is written last, and a view of it.
+    assert lz.ops.activation_silu_mul(x, y, out=(y[:],))[0, 0] == expected[0, 0]
+    np.testing.assert_array_equal(y, expected)
+    # An error leaves the input as it is.
+    before = x.copy()
+    with pytest.raises(lz.ValidationError):
+        lz.ops.activation_silu_mul(x, y[:2], out=x)
+    np.testing.assert_array_equal(x, before)
+
+
 def test_overlapping_and_read_only_out_are_refused():
-    x = np.ones((2, 4), np.float32)
+    x = np.ones((4, 4), np.float32)
     with pytest.raises(lz.ValidationError, match="OUTPUT_OVERLAP"):
-        lz.ops.norm_rms(x, out=x)
+        lz.ops.norm_rms(x[1:], out=x[:3])
+    with pytest.raises(lz.ValidationError, match="OUTPUT_OVERLAP"):
+        lz.ops.norm_rms(x, out=x.T)
+    residual = x.copy()
+    with pytest.raises(lz.ValidationError, match="OUTPUT_OVERLAP"):
+        lz.ops.norm_rms_add(x, residual, out=residual)
+    np.testing.assert_array_equal(residual, x)
     out = np.zeros_like(x)
     out.flags.writeable = False
     with pytest.raises(lz.ValidationError, match="READ_ONLY_OUTPUT"):

@@ -18,7 +18,7 @@ TOLERANCE = {"float32": (2e-4, 2e-5)}
 SEEDS = range(6)
 
 
-def run(
+def model_of(
     operator: str,
     inputs: list[Any],
     outputs: int = 1,
@@ -26,8 +26,8 @@ def run(
     domain: str = "com.microsoft",
     dtype: Any = np.float32,
     **attributes: Any,
-) -> list[Any]:
-    """Runs one node with ONNX Runtime; its outputs have one dtype, and an absent input is None."""
+) -> tuple[bytes, dict[str, Any]]:
+    """A model of one node, whose outputs have one dtype, and its inputs; an absent input is None."""
     names = [f"i{place}" if value is not None else "" for place, value in enumerate(inputs)]
     results = [f"o{place}" for place in range(outputs)]
     node = helper.make_node(operator, names, results, domain=domain, **attributes)
@@ -42,11 +42,15 @@ def run(
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return model.SerializeToString(), given
+
+
+def run(operator: str, inputs: list[Any], outputs: int = 1, **more: Any) -> list[Any]:
+    """Runs one node with ONNX Runtime."""
+    model, given = model_of(operator, inputs, outputs, **more)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return list(session.run(None, given))
 
 
@@ -132,6 +136,70 @@ def test_multi_head_attention(seed: int, kind: str) -> None:
         held("attention.standard.prefill", [expected], q=q, k=k, v=v, mask=bias, causal=kind == "causal")
     if kind != "causal":
         held("attention.cross.prefill", [expected], q=q, k=k, v=v, mask=bias, kv_lens=lengths)
+
+
+def compiled(operator: str, inputs: list[Any], outputs: int = 1, **more: Any) -> list[Any]:
+    """Runs one node with ``lz.compile``."""
+    model, given = model_of(operator, inputs, outputs, **more)
+    results = lz.compile(model)(**given)
+    return list(results) if isinstance(results, tuple) else [results]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "kind", ["plain", "bias", "scores", "causal", "lengths", "keys", "queries", "past", "cross", "all"]
+)
+def test_compiled_multi_head_attention(seed: int, kind: str) -> None:
+    random = np.random.default_rng(700 + seed)
+    batch, heads, size = int(random.integers(1, 4)), int(random.integers(1, 5)), int(random.choice([8, 32]))
+    queries, keys = int(random.integers(1, 20)), int(random.integers(2, 30))
+    if kind in ("causal", "all"):
+        keys = queries
+    past = int(random.integers(1, 9)) if kind in ("past", "all") else 0
+    total = past + keys
+    q, k, v = draw(random, batch, queries, heads * size), *(draw(random, batch, keys, heads * size) for _ in range(2))
+    if kind == "cross":
+        k, v = (draw(random, batch, heads, keys, size) for _ in range(2))
+    padding = {
+        "lengths": lambda: random.integers(1, keys + 1, batch),
+        "keys": lambda: random.integers(0, 2, (batch, total)),
+        "queries": lambda: random.integers(0, 2, (batch, queries, total)),
+        "all": lambda: random.integers(0, 2, (batch, total)),
+    }
+    inputs = [
+        q,
+        k,
+        v,
+        draw(random, 3 * heads * size) if kind in ("bias", "all") else None,
+        padding[kind]().astype(np.int32) if kind in padding else None,
+        draw(random, batch, heads, queries, total) if kind in ("scores", "all") else None,
+        *(draw(random, batch, heads, past, size) if past else None for _ in range(2)),
+    ]
+    more = {"num_heads": heads, "unidirectional": int(kind in ("causal", "all")), "mask_filter_value": -20.0}
+    outputs = 3 if past else 1
+    expected = run("MultiHeadAttention", inputs, outputs, **more)
+    for found, wanted in zip(compiled("MultiHeadAttention", inputs, outputs, **more), expected, strict=True):
+        assert_near(np.asarray(found), wanted, TOLERANCE, kind)
+    if kind in ("plain", "bias"):
+        # Packed, which ONNX Runtime has on GPUs only.
+        split = [one.reshape(batch, -1, heads, size) for one in (q, k, v)]
+        packed = [q, np.stack(split[1:], 3), None, *inputs[3:]]
+        (found,) = compiled("MultiHeadAttention", packed, **more)
+        assert_near(np.asarray(found), expected[0], TOLERANCE, "packed")
+    if kind == "causal":
+        packed = [np.stack([one.reshape(batch, -1, heads, size) for one in (q, k, v)], 3)]
+        (found,) = compiled("MultiHeadAttention", packed, **more)
+        assert_near(np.asarray(found), expected[0], TOLERANCE, "packed")
+
+
+def test_multi_head_attention_that_is_not_understood_is_refused() -> None:
+    q = np.zeros((1, 4, 16), np.float32)
+    with pytest.raises(lz.GraphImportError, match="bias"):
+        compiled("MultiHeadAttention", [q, q, q, np.zeros(40, np.float32)], num_heads=2)
+    with pytest.raises(lz.GraphImportError, match="mask of shape"):
+        compiled("MultiHeadAttention", [q, q, q, None, np.zeros(5, np.int32)], num_heads=2)
+    with pytest.raises(lz.GraphImportError, match="packed"):
+        compiled("MultiHeadAttention", [q], num_heads=2)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

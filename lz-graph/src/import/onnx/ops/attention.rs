@@ -24,7 +24,7 @@ fn flex_attention(op: &mut Op<'_>) -> Outputs {
 }
 
 /// `[batch, length, heads * size]` as `[batch, length, heads, size]`.
-fn split_heads(op: &mut Op<'_>, x: NodeId, heads: i64) -> Result<NodeId, GraphError> {
+pub fn split_heads(op: &mut Op<'_>, x: NodeId, heads: i64) -> Result<NodeId, GraphError> {
     let [batch, length, features] = op.build.shape(x) else {
         return Err(op.error(format!("a tensor with {} dimensions, expected 3 or 4", op.build.rank(x))));
     };
@@ -34,6 +34,13 @@ fn split_heads(op: &mut Op<'_>, x: NodeId, heads: i64) -> Result<NodeId, GraphEr
     let size = features.floor_div(&Dim::from(heads));
     let shape = vec![batch.clone(), length.clone(), Dim::from(heads), size];
     op.build.reshape(x, shape)
+}
+
+/// `[batch, length, heads, size]` as `[batch, length, heads * size]`.
+pub fn merge_heads(op: &mut Op<'_>, x: NodeId) -> Result<NodeId, GraphError> {
+    let shape = op.build.shape(x).to_vec();
+    let merged = vec![shape[0].clone(), shape[1].clone(), shape[2].times(&shape[3])];
+    op.build.reshape(x, merged)
 }
 
 /// Queries, keys or values with heads before positions if `heads_first`, after them otherwise.
@@ -92,9 +99,7 @@ fn attention(op: &mut Op<'_>) -> Outputs {
         if heads_first {
             y = op.build.transpose(y, 1, 2)?;
         }
-        let shape = op.build.shape(y).to_vec();
-        let merged = vec![shape[0].clone(), shape[1].clone(), shape[2].times(&shape[3])];
-        y = op.build.reshape(y, merged)?;
+        y = merge_heads(op, y)?;
     }
     Ok(vec![y.into(), k.into(), v.into()])
 }

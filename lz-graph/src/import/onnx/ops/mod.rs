@@ -7,6 +7,7 @@ mod convolution;
 mod elementwise;
 mod gather;
 mod matmul;
+mod multi_head_attention;
 mod norm;
 mod pad;
 mod quantization;
@@ -48,7 +49,8 @@ const DEFAULT: &[&[(&str, Handler)]] = &[
 const PREVIEW: &[&[(&str, Handler)]] = &[attention::PREVIEW];
 
 /// Operators of ONNX Runtime's domain.
-const MICROSOFT: &[&[(&str, Handler)]] = &[norm::MICROSOFT, activation::MICROSOFT];
+const MICROSOFT: &[&[(&str, Handler)]] =
+    &[norm::MICROSOFT, activation::MICROSOFT, multi_head_attention::MICROSOFT];
 
 static HANDLERS: LazyLock<HashMap<(&str, &str), Handler>> = LazyLock::new(|| {
     let domains = [("", DEFAULT), ("ai.onnx.preview", PREVIEW), ("com.microsoft", MICROSOFT)];
