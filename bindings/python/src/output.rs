@@ -5,13 +5,12 @@ use lz_core::check::replace_inputs;
 use lz_core::tensor::{Device, Dims};
 use lz_core::{Arg, Cause, DType, Error, KernelError, Reason, ReasonCode, Tensor, TensorMut, TensorView};
 use pyo3::Borrowed;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::call::Frame;
 use crate::error::validation_error;
-use crate::python_kernel_run::copy_into;
 use crate::tensor::{
     BorrowGuard, Kind, Problem, buffer, describe_contiguous, is_common_tensor, numpy, torch,
 };
@@ -290,4 +289,24 @@ pub fn returned<'py>(
     let Some(second) = results.next() else { return Ok(first) };
     let all: Vec<_> = [first, second].into_iter().chain(results).collect();
     Ok(PyTuple::new(py, all)?.into_any())
+}
+
+/// Copies results into the caller's `out=`.
+pub fn copy_into(out: Borrowed<'_, '_, PyAny>, result: &Bound<'_, PyAny>) -> PyResult<()> {
+    let mut outputs = Out::new(Some(out));
+    let results: Vec<Bound<'_, PyAny>> = match result.cast::<PyTuple>() {
+        Ok(several) => several.iter().collect(),
+        Err(_) => vec![result.clone()],
+    };
+    for one in results {
+        let Some(output) = outputs.take() else {
+            return Err(PyValueError::new_err("there are more results than out= has tensors"));
+        };
+        if output.hasattr("copy_")? {
+            output.call_method1("copy_", (one,))?;
+        } else {
+            output.set_item(output.py().Ellipsis(), one)?;
+        }
+    }
+    Ok(())
 }

@@ -3,13 +3,11 @@
 use lz_core::kernel::CallRecorder;
 use lz_core::recorded::ResultView;
 use lz_core::{Arg, DType, KernelError};
-use pyo3::Borrowed;
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::call::Frame;
-use crate::output::Out;
+use crate::output::{Out, copy_into};
 use crate::python_kernel::{Param, PythonKernel};
 use crate::results::{ExpectedOutput, check_results};
 use crate::selection::Selection;
@@ -130,24 +128,4 @@ impl OwnedResult {
             OwnedResult::Text(texts) => ResultView::Text(texts),
         }
     }
-}
-
-/// Copies results into the caller's `out=`.
-pub fn copy_into(out: Borrowed<'_, '_, PyAny>, result: &Bound<'_, PyAny>) -> PyResult<()> {
-    let mut outputs = Out::new(Some(out));
-    let results: Vec<Bound<'_, PyAny>> = match result.cast::<PyTuple>() {
-        Ok(several) => several.iter().collect(),
-        Err(_) => vec![result.clone()],
-    };
-    for one in results {
-        let Some(output) = outputs.take() else {
-            return Err(PyValueError::new_err("there are more results than out= has tensors"));
-        };
-        if output.hasattr("copy_")? {
-            output.call_method1("copy_", (one,))?;
-        } else {
-            output.set_item(output.py().Ellipsis(), one)?;
-        }
-    }
-    Ok(())
 }
