@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
-use crate::command;
+use crate::{command, files};
 
 /// System libraries that the static library needs.
 const SYSTEM_LIBRARIES: [&str; 3] = ["-lpthread", "-ldl", "-lm"];
@@ -243,12 +243,18 @@ fn exports(root: &Path, folder: &Path, archive: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Installs in the dev profile, and uses the install.
+/// Installs in the dev profile, moves the folder, and uses it there.
 fn install(root: &Path, folder: &Path) -> Result<()> {
-    install_with(root, folder, "dev", &folder.join("install"))
+    let (prefix, moved) = (folder.join("install"), folder.join("moved"));
+    install_with(root, folder, "dev", &prefix)?;
+    if moved.exists() {
+        fs::remove_dir_all(&moved)?;
+    }
+    fs::rename(&prefix, &moved)?;
+    try_install(root, folder, &moved)
 }
 
-/// Installs in the release profile into a folder that is named as the archive, uses the install, and returns the folder.
+/// Installs in the release profile into a folder that is named as the archive, and returns the folder.
 pub fn install_release(root: &Path, folder: &Path) -> Result<PathBuf> {
     let name = format!("layerzero-cpp-{}-{}-linux", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
     let prefix = folder.join(name);
@@ -256,26 +262,36 @@ pub fn install_release(root: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(prefix)
 }
 
-/// Installs with CMake, then builds the example project against the install and runs it.
+/// Builds with CMake and installs into a folder.
 fn install_with(root: &Path, folder: &Path, profile: &str, prefix: &Path) -> Result<()> {
     let cmake = ensure_cmake(root)?;
     if prefix.exists() {
         fs::remove_dir_all(prefix)?;
     }
-    let (build, example) = (text(&folder.join("build")), text(&folder.join("example")));
-    let prefix_text = text(prefix);
+    let build = text(&folder.join("build"));
     let profile = format!("-DLAYERZERO_CARGO_PROFILE={profile}");
     let run = |arguments: &[&str]| command::run(root, &cmake, arguments);
     run(&["-S", "bindings/cpp", "-B", &build, &profile, "-Wno-dev"])?;
     command::build(root, &cmake, &["--build", &build], &[])?;
-    run(&["--install", &build, "--prefix", &prefix_text])?;
+    run(&["--install", &build, "--prefix", &text(prefix)])
+}
+
+/// Builds the example project against an install with CMake and with pkg-config, and runs it.
+pub fn try_install(root: &Path, folder: &Path, prefix: &Path) -> Result<()> {
+    let cmake = ensure_cmake(root)?;
+    let example = text(&folder.join("example"));
+    let run = |arguments: &[&str]| command::run(root, &cmake, arguments);
     // The example is copied so that it cannot include files of the checkout.
     let outside = folder.join("outside");
     fs::create_dir_all(&outside)?;
     for name in ["CMakeLists.txt", "decode_step.cpp", "isolated.cpp", "vendor.cpp"] {
         fs::copy(root.join("examples/cpp").join(name), outside.join(name))?;
     }
-    let prefix_path = format!("-DCMAKE_PREFIX_PATH={prefix_text}");
+    let prefix_path = format!("-DCMAKE_PREFIX_PATH={}", text(prefix));
+    // CMake would keep the paths of an earlier install.
+    if Path::new(&example).exists() {
+        fs::remove_dir_all(&example)?;
+    }
     run(&["-S", &text(&outside), "-B", &example, &prefix_path])?;
     run(&["--build", &example, "--parallel"])?;
     for program in ["decode_step_shared", "decode_step_static"] {
@@ -286,11 +302,37 @@ fn install_with(root: &Path, folder: &Path, profile: &str, prefix: &Path) -> Res
     let isolated = text(&Path::new(&example).join("isolated"));
     command::run(root, &isolated, &[&example, &plugin, &worker])
         .context("running a plugin in a worker process")?;
-    let pkg_config = fs::read_dir(prefix)?
-        .filter_map(|entry| Some(entry.ok()?.path().join("pkgconfig/layerzero.pc")))
-        .find(|path| path.is_file());
-    pkg_config.context("the install has no file pkgconfig/layerzero.pc")?;
-    Ok(())
+    pkg_config(root, &outside.join("decode_step.cpp"), prefix).context("using the install with pkg-config")
+}
+
+/// Compiles a program with the flags that pkg-config prints for an install, and runs it.
+fn pkg_config(root: &Path, source: &Path, prefix: &Path) -> Result<()> {
+    let files = files::walk(prefix)?;
+    let file = files
+        .iter()
+        .find(|path| path.ends_with("pkgconfig/layerzero.pc"))
+        .context("the install has no file pkgconfig/layerzero.pc")?;
+    let output = Command::new("pkg-config")
+        .args(["--cflags", "--libs", "layerzero"])
+        .env("PKG_CONFIG_PATH", file.parent().context("the file has no folder")?)
+        .output();
+    let output = match output {
+        Ok(output) => output,
+        Err(error) => {
+            println!(
+                "SKIPPED: a program that is built with pkg-config, because pkg-config does not start: {error}"
+            );
+            return Ok(());
+        }
+    };
+    ensure!(output.status.success(), "pkg-config failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    let flags = String::from_utf8(output.stdout)?;
+    let (source, program) = (text(source), text(&prefix.with_extension("pkg-config")));
+    let mut arguments = vec!["-O0", source.as_str(), "-o", &program];
+    arguments.extend(flags.split_whitespace());
+    command::run(root, "g++", &arguments)?;
+    let library = file.ancestors().nth(2).context("the file has no folder")?;
+    command::run_with(root, &program, &[], &[("LD_LIBRARY_PATH", library)])
 }
 
 /// Finds the system's CMake, or installs one from PyPI into `target/tools`.

@@ -17,16 +17,14 @@ const MAX_WHEEL_BYTES: u64 = 64 << 20;
 pub fn run(root: &Path) -> Result<()> {
     notices::run(root, true)?;
     let dist = root.join("dist");
-    if dist.exists() {
-        fs::remove_dir_all(&dist)?;
-    }
-    fs::create_dir_all(&dist)?;
+    files::create_empty(&dist)?;
     let python = python_packages::ensure_venv(root)?;
     let sdist = packages::sdist(root, &python, &dist)?;
     let wheel = wheel_of(root, &python, &sdist, &dist)?;
     packages::audit(root, &python, &wheel)?;
     packages::inspect(root, &python, &wheel, &sdist)?;
-    python::try_wheel(root, &python, &wheel)?;
+    let installed = python::try_wheel(root, &python, &wheel)?;
+    python::tour_of_wheel(root, &installed)?;
     cpp_tarball(root, &dist)?;
     conan::check(root, "release")?;
     vcpkg::check(root)?;
@@ -60,7 +58,7 @@ fn wheel_of(root: &Path, python: &Path, sdist: &Path, dist: &Path) -> Result<Pat
     Ok(wheel)
 }
 
-/// Installs the C++ libraries in the release profile into a folder, builds the examples against it and packs it.
+/// Installs the C++ libraries in the release profile into a folder, packs it, and builds the examples against what another folder unpacks.
 fn cpp_tarball(root: &Path, dist: &Path) -> Result<()> {
     let folder = root.join("target/dist/cpp");
     fs::create_dir_all(&folder)?;
@@ -70,8 +68,12 @@ fn cpp_tarball(root: &Path, dist: &Path) -> Result<()> {
     }
     let name = prefix.file_name().context("the prefix has no name")?.to_string_lossy().into_owned();
     let archive = dist.join(format!("{name}.tar.gz")).to_string_lossy().into_owned();
-    let parent = prefix.parent().context("the prefix has no parent")?;
-    command::run(parent, "tar", &["--owner=0", "--group=0", "--sort=name", "-czf", &archive, &name])
+    command::run(&folder, "tar", &["--owner=0", "--group=0", "--sort=name", "-czf", &archive, &name])?;
+    fs::remove_dir_all(&prefix)?;
+    let unpacked = folder.join("unpacked");
+    files::create_empty(&unpacked)?;
+    command::run(&unpacked, "tar", &["-xzf", &archive])?;
+    cpp::try_install(root, &folder, &unpacked.join(name)).context("using the C++ archive")
 }
 
 /// Packs the crates that others may depend on.
@@ -86,7 +88,32 @@ fn crates(root: &Path, dist: &Path) -> Result<()> {
             .with_context(|| format!("cargo package wrote no {file}"))?;
     }
     println!("{} crates in {}", names.len(), folder.display());
-    Ok(())
+    try_crates(root, &folder, &names, &version).context("using the packed crates")
+}
+
+/// Runs the tour in a project outside of the workspace that depends on `layerzero` and gets all crates from their packages.
+fn try_crates(root: &Path, crates: &Path, names: &[String], version: &str) -> Result<()> {
+    let project = root.join("target/dist/crates");
+    files::create_empty(&project)?;
+    let mut manifest = format!(
+        "[package]\nname = \"tour\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n\
+         [dependencies]\nlayerzero = \"={version}\"\n\n\
+         [profile.dev]\ndebug = false\nincremental = false\n\n\
+         [workspace]\n\n[patch.crates-io]\n"
+    );
+    for name in names {
+        let folder = format!("{name}-{version}");
+        let archive = crates.join(format!("{folder}.crate"));
+        command::run(&project, "tar", &["-xzf", &archive.to_string_lossy()])?;
+        manifest += &format!("{name} = {{ path = \"{folder}\" }}\n");
+    }
+    files::write(&project.join("Cargo.toml"), &manifest)?;
+    fs::create_dir_all(project.join("src"))?;
+    fs::copy(root.join("examples/rust/tour.rs"), project.join("src/main.rs"))?;
+    // The same versions of third-party packages, which are in Cargo's cache.
+    fs::copy(root.join("Cargo.lock"), project.join("Cargo.lock"))?;
+    let target = root.join("target/dist/crates-build");
+    command::build(&project, "cargo", &["run", "--offline"], &[("CARGO_TARGET_DIR", &target)])
 }
 
 fn version(description: &Value) -> Result<String> {

@@ -13,6 +13,14 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
+/// Creates a folder, or removes what it contains.
+pub fn create_empty(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
+    }
+    fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))
+}
+
 /// A path from the root, with forward slashes.
 pub fn relative(root: &Path, path: &Path) -> Result<String> {
     Ok(path.strip_prefix(root)?.to_string_lossy().replace('\\', "/"))

@@ -13,10 +13,7 @@ pub fn check(root: &Path) -> Result<()> {
     notices::run(root, true)?;
     let python = python_packages::ensure_venv(root)?;
     let folder = root.join("target/packages");
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
-    fs::create_dir_all(&folder)?;
+    files::create_empty(&folder)?;
     let wheel = python::wheel(root)?;
     let sdist = sdist(root, &python, &folder)?;
     audit(root, &python, &wheel)?;
@@ -35,10 +32,7 @@ pub fn sdist(root: &Path, python: &Path, folder: &Path) -> Result<PathBuf> {
 
 /// Unpacks a source distribution into an empty folder and returns the folder of its project.
 pub fn unpack(root: &Path, python: &Path, sdist: &Path, folder: &Path) -> Result<PathBuf> {
-    if folder.exists() {
-        fs::remove_dir_all(folder)?;
-    }
-    fs::create_dir_all(folder)?;
+    files::create_empty(folder)?;
     let (file, to) = (sdist.to_string_lossy(), folder.to_string_lossy());
     // With the times of the archive, cargo would reuse what it built from the files of an earlier one.
     let code = "import sys, tarfile; now = lambda member, path: tarfile.data_filter(member, path).replace(mtime=None); \

@@ -105,7 +105,7 @@ pub fn test_wheel(root: &Path) -> Result<()> {
         std::fs::remove_dir_all(&wheels)?;
     }
     let wheel = wheel(root)?;
-    try_wheel(root, &python, &wheel)
+    try_wheel(root, &python, &wheel).map(drop)
 }
 
 fn wheel_folder(root: &Path) -> PathBuf {
@@ -127,8 +127,8 @@ pub fn wheel(root: &Path) -> Result<PathBuf> {
     files::only(&wheels, "whl")
 }
 
-/// Installs a wheel into an otherwise empty virtual environment and uses it there.
-pub fn try_wheel(root: &Path, python: &Path, wheel: &Path) -> Result<()> {
+/// Installs a wheel into an otherwise empty virtual environment, uses it there, and returns the interpreter.
+pub fn try_wheel(root: &Path, python: &Path, wheel: &Path) -> Result<PathBuf> {
     let folder = root.join("target/wheel");
     let venv = folder.join("venv");
     if venv.exists() {
@@ -146,7 +146,18 @@ pub fn try_wheel(root: &Path, python: &Path, wheel: &Path) -> Result<()> {
     let program = venv.join("bin/lz");
     command::run(&folder, &program.to_string_lossy(), &["kernels", "norm.rms"])?;
     command::run(&folder, &program.to_string_lossy(), &["docs"])?;
-    isolated_plugin(root, &folder, &empty)
+    isolated_plugin(root, &folder, &empty)?;
+    Ok(empty)
+}
+
+/// Runs the tour with an interpreter that [`try_wheel`] returned. The tour needs NumPy.
+pub fn tour_of_wheel(root: &Path, python: &Path) -> Result<()> {
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "numpy"];
+    command::run(root, &python.to_string_lossy(), &install)?;
+    let tour = root.join("examples/python/tour.py");
+    // Python imports from the folder of the script, which has no other file.
+    command::run(&root.join("target/wheel"), &python.to_string_lossy(), &[&*tour.to_string_lossy()])
+        .context("running the tour with the installed wheel")
 }
 
 /// Loads a plugin into a worker process: an installed wheel has everything that this needs.

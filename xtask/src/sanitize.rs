@@ -97,10 +97,7 @@ impl Reports {
     /// An empty folder.
     fn new(folder: &Path) -> Result<Reports> {
         let folder = folder.join("reports");
-        if folder.exists() {
-            std::fs::remove_dir_all(&folder)?;
-        }
-        std::fs::create_dir_all(&folder)?;
+        crate::files::create_empty(&folder)?;
         Ok(Reports(folder))
     }
 

@@ -100,10 +100,7 @@ impl Debian {
     }
 
     fn unpack(&self, archives: &Path) -> Result<()> {
-        if self.root.exists() {
-            fs::remove_dir_all(&self.root)?;
-        }
-        fs::create_dir_all(&self.root)?;
+        files::create_empty(&self.root)?;
         let all = files::walk(archives)?;
         for path in in_order(all.iter().map(PathBuf::as_path)) {
             let arguments = ["--extract", &path.to_string_lossy(), &self.root.to_string_lossy()];
@@ -205,9 +202,7 @@ fn sources(mirror: &str) -> String {
 
 /// Downloads the packages and their dependencies, and returns their folder.
 fn download(folder: &Path, mirror: &str) -> Result<PathBuf> {
-    if folder.exists() {
-        fs::remove_dir_all(folder)?;
-    }
+    files::create_empty(folder)?;
     for part in ["state/lists/partial", "cache/archives/partial"] {
         fs::create_dir_all(folder.join(part))?;
     }
