@@ -9,7 +9,7 @@ use lz_core::element::Element;
 use lz_core::tensor::Layout;
 use lz_core::{DType, KernelError, TensorMut, TensorView};
 
-use crate::simd::{Float, FloatKind, Simd, not_a_float};
+use crate::simd::{Float, FloatKind, Simd, not_a_float, prefetch_for_writing};
 use crate::{memory, pool};
 
 /// Calls that move fewer bytes run on the caller's thread: waking another thread costs more than it saves.
@@ -311,6 +311,13 @@ impl<'a, T: Element> RowsMut<'a, T> {
             }
             _ => Err(not_dense_rows("an output")),
         }
+    }
+
+    /// Prefetches a range of elements of one row for writing.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, row: usize, part: Range<usize>) {
+        let start = self.data.wrapping_offset(self.offsets.offset(row)).wrapping_add(part.start);
+        prefetch_for_writing(start, part.len() * size_of::<T>());
     }
 
     /// A range of elements of one row.

@@ -77,9 +77,10 @@ pub(crate) unsafe fn micro_kernel<S: Simd, const MR: usize, const NV: usize>(
     mut b: OperandB,
     depth: usize,
 ) -> [[S::F32; NV]; MR] {
+    let rows = std::array::from_fn(|m| m * a.row);
     for _ in 0..depth {
         // SAFETY: the caller guarantees both operands.
-        unsafe { step::<S, MR, NV, 0>(s, &mut sums, a, b) };
+        unsafe { step::<S, MR, NV, 0>(s, &mut sums, a, &rows, b) };
         (a, b) = (a.after(1), b.after(1));
     }
     sums
@@ -103,25 +104,27 @@ pub(crate) unsafe fn micro_kernel_prefetch<S: Simd, const MR: usize, const NV: u
     depth: usize,
     mut next: Option<*const f32>,
 ) -> [[S::F32; NV]; MR] {
+    // Opaque, so that they stay in registers: LLVM would compute the addresses in every step, which takes slots from the products.
+    let rows = std::hint::black_box(std::array::from_fn(|m| m * a.row));
     for _ in 0..depth / UNROLL {
         for k in 0..UNROLL {
             if let Some(line) = next {
                 prefetch_l2(line.wrapping_add(k * CACHE_LINE));
             }
             // SAFETY: the caller guarantees both operands.
-            unsafe { step::<S, MR, NV, AHEAD>(s, &mut sums, a.after(k), b.after(k)) };
+            unsafe { step::<S, MR, NV, AHEAD>(s, &mut sums, a.after(k), &rows, b.after(k)) };
         }
         (a, b) = (a.after(UNROLL), b.after(UNROLL));
         next = next.map(|line| line.wrapping_add(UNROLL * CACHE_LINE));
     }
     for k in 0..depth % UNROLL {
         // SAFETY: the caller guarantees both operands.
-        unsafe { step::<S, MR, NV, AHEAD>(s, &mut sums, a.after(k), b.after(k)) };
+        unsafe { step::<S, MR, NV, AHEAD>(s, &mut sums, a.after(k), &rows, b.after(k)) };
     }
     sums
 }
 
-/// One step of K.
+/// One step of K; `rows` has the offset of each row of operand A.
 ///
 /// # Safety
 /// As [`micro_kernel`], for one step.
@@ -130,6 +133,7 @@ unsafe fn step<S: Simd, const MR: usize, const NV: usize, const AHEAD: usize>(
     s: S,
     sums: &mut [[S::F32; NV]; MR],
     a: OperandA,
+    rows: &[usize; MR],
     b: OperandB,
 ) {
     // SAFETY: the caller guarantees both operands.
@@ -141,8 +145,8 @@ unsafe fn step<S: Simd, const MR: usize, const NV: usize, const AHEAD: usize>(
             }
             *vector = s.load(b.at.add(n * S::LANES));
         }
-        for (m, sums) in sums.iter_mut().enumerate() {
-            let broadcast = s.splat(*a.at.add(m * a.row));
+        for (sums, row) in sums.iter_mut().zip(rows) {
+            let broadcast = s.splat(*a.at.add(*row));
             for (sum, &vector) in sums.iter_mut().zip(&vectors) {
                 *sum = s.fma(broadcast, vector, *sum);
             }

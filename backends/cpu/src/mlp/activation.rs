@@ -1,5 +1,10 @@
 //! Activations of the linear layers: dispatch from an enum to a type, so that loops are monomorphized.
 
+use lz_ops::{
+    MlpFusedActivation, MlpLinearActivation, MlpLinearFp4Activation, MlpLinearFp8Activation,
+    MlpLinearInt8Activation, MlpLinearWeightOnlyActivation,
+};
+
 use crate::activation::{Gate, Gelu, GeluTanh, Relu, Silu};
 use crate::pointwise::Pointwise;
 use crate::simd::Simd;
@@ -12,6 +17,32 @@ pub(super) enum Activation {
     Silu,
     Gelu,
     GeluTanh,
+}
+
+/// Every operation has an enumeration of its own with the same activations.
+macro_rules! from_params_of {
+    ($($named:ty),* $(,)?) => {$(
+        impl From<$named> for Activation {
+            fn from(named: $named) -> Activation {
+                match named {
+                    <$named>::None => Activation::None,
+                    <$named>::Relu => Activation::Relu,
+                    <$named>::Silu => Activation::Silu,
+                    <$named>::Gelu => Activation::Gelu,
+                    <$named>::GeluTanh => Activation::GeluTanh,
+                }
+            }
+        }
+    )*};
+}
+
+from_params_of! {
+    MlpFusedActivation,
+    MlpLinearActivation,
+    MlpLinearFp4Activation,
+    MlpLinearFp8Activation,
+    MlpLinearInt8Activation,
+    MlpLinearWeightOnlyActivation,
 }
 
 /// `x`.

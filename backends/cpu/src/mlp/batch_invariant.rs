@@ -5,10 +5,11 @@ use std::marker::PhantomData;
 use lz_core::{KernelError, Run};
 use lz_ops::{MlpLinearCall, MlpLinearKernel, MlpLinearOut};
 
-use super::linear::{Layer, activation_of};
+use super::linear::Layer;
+use super::output::Output;
 use crate::gemm::blocked::{gemm, packed_bytes};
 use crate::isa::require;
-use crate::rows::{Rows, RowsMut};
+use crate::rows::Rows;
 use crate::simd::{Simd, with_float};
 
 /// Dense rows of any float type.
@@ -43,9 +44,7 @@ impl<S: Simd> MlpLinearKernel for BatchInvariantLinear<S> {
                 s,
                 x: Rows::new(&call.x)?,
                 weight: Rows::new(&call.weight)?,
-                bias: call.bias.as_ref().map(Rows::new).transpose()?,
-                y: RowsMut::new(&mut out.output)?,
-                activation: activation_of(call.activation),
+                out: Output::new(&mut out.output, call.bias.as_ref(), call.activation)?,
             };
             if rows > 0 && columns > 0 {
                 gemm(s, [rows, columns, depth], workspace, &layer);

@@ -5,16 +5,14 @@ use std::ops::Range;
 
 use lz_core::{DType, KernelError, Run};
 use lz_ops::{
-    MlpLinearFp4Activation as Named, MlpLinearFp4Call, MlpLinearFp4Format as Format, MlpLinearFp4Kernel,
-    MlpLinearFp4Out, MlpLinearFp4OutputDtype as Output,
+    MlpLinearFp4Call, MlpLinearFp4Format as Format, MlpLinearFp4Kernel, MlpLinearFp4Out,
+    MlpLinearFp4OutputDtype as OutputDtype,
 };
 
-use super::activation::Activation;
-use super::linear::Epilogue;
-use crate::gemm::dots::recompute_with_optional_bias;
+use super::output::Output;
 use crate::isa::require;
 use crate::quant::{COLUMNS, Grouping, LEFT_ROWS, QuantizedRows, Stored, products};
-use crate::rows::{Rows, RowsMut, Shape, for_each_range, read_scalar};
+use crate::rows::{Shape, for_each_range, read_scalar};
 use crate::simd::{Float, Simd, with_float};
 
 /// Dense rows, both formats.
@@ -40,9 +38,9 @@ impl<S: Simd> MlpLinearFp4Kernel for LinearFp4<S> {
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
         let dtype = match call.output_dtype {
-            Output::F32 => DType::F32,
-            Output::F16 => DType::F16,
-            Output::Bf16 => DType::BF16,
+            OutputDtype::F32 => DType::F32,
+            OutputDtype::F16 => DType::F16,
+            OutputDtype::Bf16 => DType::BF16,
         };
         with_float!(Some(dtype), T => layer::<S, T>(s, call, &mut out, run))
     }
@@ -75,15 +73,7 @@ fn layer<S: Simd, T: Float>(
         x: QuantizedRows::new(&call.x, Stored::E2m1, &call.x_scale, Shape::Last, grouping)?.global(x_global),
         weight: QuantizedRows::new(&call.weight, Stored::E2m1, &call.weight_scale, Shape::Last, grouping)?
             .global(weight_global),
-        bias: call.bias.as_ref().map(Rows::new).transpose()?,
-        y: RowsMut::new(&mut out.output)?,
-        activation: match call.activation {
-            Named::None => Activation::None,
-            Named::Relu => Activation::Relu,
-            Named::Silu => Activation::Silu,
-            Named::Gelu => Activation::Gelu,
-            Named::GeluTanh => Activation::GeluTanh,
-        },
+        out: Output::new(&mut out.output, call.bias.as_ref(), call.activation)?,
         depth,
     };
     for first in (0..rows).step_by(LEFT_ROWS) {
@@ -105,9 +95,7 @@ struct Layer<'a, S, T> {
     s: S,
     x: QuantizedRows<'a>,
     weight: QuantizedRows<'a>,
-    bias: Option<Rows<'a, T>>,
-    y: RowsMut<'a, T>,
-    activation: Activation,
+    out: Output<'a, T>,
     depth: usize,
 }
 
@@ -123,21 +111,11 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
                 let mut sums =
                     unsafe { products(self.s, x, &self.weight, &weights[..columns.len()], self.depth) };
                 for (row, sums) in rows.clone().zip(&mut sums) {
-                    self.write(row, columns.clone(), &mut sums[..columns.len()]);
+                    let exact = |column: usize| self.sum_f64(row, column);
+                    self.out.write(self.s, row, columns.clone(), sums, exact);
                 }
             }
         });
-    }
-
-    /// Epilogue: bias, activation, rounding. Sums that are not finite are computed again.
-    fn write(&self, row: usize, columns: Range<usize>, sums: &mut [f32]) {
-        let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
-        let bias = recompute_with_optional_bias(self.s, sums, bias, |index| {
-            self.sum_f64(row, columns.start + index)
-        });
-        // SAFETY: tasks write disjoint columns, which are inside the row.
-        let to = unsafe { self.y.part(row, columns) };
-        self.activation.with(Epilogue { s: self.s, sums, bias, to });
     }
 
     /// Dot product in f64.

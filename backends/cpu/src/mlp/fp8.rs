@@ -7,19 +7,17 @@ use std::ops::Range;
 use lz_core::element::F8E4M3;
 use lz_core::{DType, KernelError, Run};
 use lz_ops::{
-    MlpLinearFp8Activation as Named, MlpLinearFp8Call, MlpLinearFp8Kernel, MlpLinearFp8Out,
-    MlpLinearFp8OutputDtype as Output, MlpLinearFp8WeightGranularity as WeightGranularity,
-    MlpLinearFp8XGranularity as XGranularity,
+    MlpLinearFp8Call, MlpLinearFp8Kernel, MlpLinearFp8Out, MlpLinearFp8OutputDtype as OutputDtype,
+    MlpLinearFp8WeightGranularity as WeightGranularity, MlpLinearFp8XGranularity as XGranularity,
 };
 
-use super::activation::Activation;
 use super::grain;
-use super::linear::Epilogue;
+use super::output::Output;
 use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
-use crate::gemm::dots::{MAX_SKINNY_ROWS, dots, gather, recompute_with_optional_bias};
+use crate::gemm::dots::{MAX_SKINNY_ROWS, dots, gather};
 use crate::gemm::pack::transpose_rows;
 use crate::isa::require;
-use crate::rows::{Rows, RowsMut, Shape, for_each_range};
+use crate::rows::{Rows, Shape, for_each_range};
 use crate::simd::{Float, Simd, with_float};
 
 /// Dense rows.
@@ -50,9 +48,9 @@ impl<S: Simd> MlpLinearFp8Kernel for LinearFp8<S> {
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
         let dtype = match call.output_dtype {
-            Output::F32 => DType::F32,
-            Output::F16 => DType::F16,
-            Output::Bf16 => DType::BF16,
+            OutputDtype::F32 => DType::F32,
+            OutputDtype::F16 => DType::F16,
+            OutputDtype::Bf16 => DType::BF16,
         };
         with_float!(Some(dtype), T => layer::<S, T>(s, call, &mut out, run))
     }
@@ -82,15 +80,7 @@ fn layer<S: Simd, T: Float>(
             WeightGranularity::Row => Scales::new(Rows::shaped(&call.weight_scale, Shape::Elements)?, 1, 0),
             WeightGranularity::Block => Scales::new(Rows::new(&call.weight_scale)?, BLOCK, BLOCK),
         },
-        bias: call.bias.as_ref().map(Rows::new).transpose()?,
-        y: RowsMut::new(&mut out.output)?,
-        activation: match call.activation {
-            Named::None => Activation::None,
-            Named::Relu => Activation::Relu,
-            Named::Silu => Activation::Silu,
-            Named::Gelu => Activation::Gelu,
-            Named::GeluTanh => Activation::GeluTanh,
-        },
+        out: Output::new(&mut out.output, call.bias.as_ref(), call.activation)?,
     };
     layer.run(workspace);
     Ok(())
@@ -141,9 +131,7 @@ struct Layer<'a, S, T> {
     weight: Rows<'a, F8E4M3>,
     x_scale: Scales<'a>,
     weight_scale: Scales<'a>,
-    bias: Option<Rows<'a, T>>,
-    y: RowsMut<'a, T>,
-    activation: Activation,
+    out: Output<'a, T>,
 }
 
 impl<S: Simd, T: Float> Layer<'_, S, T> {
@@ -211,13 +199,7 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
         for (column, sum) in columns.clone().zip(sums.iter_mut()) {
             *sum = (f64::from(*sum) * (x_scale * self.weight_scale.of_row(column))) as f32;
         }
-        let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
-        let bias = recompute_with_optional_bias(self.s, sums, bias, |index| {
-            self.sum_f64(row, columns.start + index)
-        });
-        // SAFETY: tasks write disjoint rows or columns, and these columns are inside the row.
-        let to = unsafe { self.y.part(row, columns) };
-        self.activation.with(Epilogue { s: self.s, sums, bias, to });
+        self.out.write(self.s, row, columns, sums, |column| self.sum_f64(row, column));
     }
 
     /// Dot product in f64.

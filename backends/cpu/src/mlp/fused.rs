@@ -5,13 +5,14 @@ use std::ops::Range;
 
 use lz_core::{DType, KernelError, Run, TensorMut};
 use lz_ops::reference::activation;
-use lz_ops::{MlpFusedActivation, MlpFusedCall, MlpFusedKernel, MlpFusedOut};
+use lz_ops::{MlpFusedCall, MlpFusedKernel, MlpFusedOut};
 
 use super::activation::{Activation, WithActivation};
 #[cfg(target_arch = "x86_64")]
 use super::fused_amx;
 use super::grain;
 use super::linear::Layer;
+use super::output::Output;
 use super::weights::PackWeights;
 use crate::activation::Gate;
 use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
@@ -45,7 +46,7 @@ impl<S: Simd> MlpFusedKernel for Fused<S> {
         run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
-        let activation = activation_of(call.activation);
+        let activation = Activation::from(call.activation);
         #[cfg(target_arch = "x86_64")]
         if let Some(tiles) = fused_amx::detect_amx::<S>(call) {
             return fused_amx::run(tiles, call, activation, &mut out, run);
@@ -84,13 +85,11 @@ impl<S: Simd> MlpFusedKernel for Fused<S> {
                 s,
                 x: Rows::new(&view)?,
                 weight: Rows::new(&call.down_weight)?,
-                bias: None,
-                y: RowsMut::new(&mut out.output)?,
-                activation: Activation::None,
+                out: Output::new(&mut out.output, None, Activation::None)?,
             };
             layer.run(packed);
             let is_finite = |y: &[T]| y.iter().all(|y| y.to_f32().is_finite());
-            recompute_non_finite_rows(&x, [&gate, &up, &layer.weight], activation, &layer.y, is_finite)
+            recompute_non_finite_rows(&x, [&gate, &up, &layer.weight], activation, &layer.out.y, is_finite)
         })
     }
 }
@@ -134,7 +133,7 @@ fn run_packed<S: Simd>(
     let hidden: &mut [f32] =
         unsafe { std::slice::from_raw_parts_mut(workspace.as_mut_ptr().cast(), elements) };
     let shape = [rows, intermediate];
-    let activation = activation_of(call.activation);
+    let activation = Activation::from(call.activation);
     let mut hidden_tensor = TensorMut::from_slice(&mut *hidden, &shape).map_err(KernelError::because)?;
     let (gate, up) = (Rows::new(&call.gate_weight)?, Rows::new(&call.up_weight)?);
     let gated = Gated::<S, f32> { s, x, gate, up, hidden: RowsMut::new(&mut hidden_tensor)?, activation };
@@ -146,14 +145,12 @@ fn run_packed<S: Simd>(
         s,
         x: Rows::new(&view)?,
         weight: Rows::new(&call.down_weight)?,
-        bias: None,
-        y: RowsMut::new(&mut out.output)?,
-        activation: Activation::None,
+        out: Output::new(&mut out.output, None, Activation::None)?,
     };
     let done = layer.run_packed(down_panels);
     debug_assert!(done, "the intermediate result is dense");
     let weights = [&gate, &up, &layer.weight];
-    recompute_non_finite_rows(&x, weights, activation, &layer.y, |y| all_finite(s, y))?;
+    recompute_non_finite_rows(&x, weights, activation, &layer.out.y, |y| all_finite(s, y))?;
     Ok(true)
 }
 
@@ -168,17 +165,6 @@ pub(super) fn workspace<'r>(
     let packed = if rows <= MAX_SKINNY_ROWS { 0 } else { packed_bytes(rows, depth) };
     let all = run.workspace(packed + (intermediate * size_of::<f32>()) as u64)?;
     Ok(all.split_at_mut(packed as usize))
-}
-
-/// The activation of a call.
-fn activation_of(activation: MlpFusedActivation) -> Activation {
-    match activation {
-        MlpFusedActivation::None => Activation::None,
-        MlpFusedActivation::Relu => Activation::Relu,
-        MlpFusedActivation::Silu => Activation::Silu,
-        MlpFusedActivation::Gelu => Activation::Gelu,
-        MlpFusedActivation::GeluTanh => Activation::GeluTanh,
-    }
 }
 
 /// Recomputes rows with non-finite results, after all tasks finished.
@@ -322,6 +308,12 @@ impl<S: Simd> WithActivation for Epilogue<'_, S> {
 }
 
 impl<S: Simd> TileEpilogue<2> for Gated<'_, S, f32> {
+    fn prefetch(&self, rows: Range<usize>, columns: Range<usize>) {
+        for row in rows {
+            self.hidden.prefetch(row, columns.clone());
+        }
+    }
+
     unsafe fn write(&self, rows: Range<usize>, columns: Range<usize>, tiles: [*mut f32; 2], step: usize) {
         // SAFETY: the caller guarantees the tiles.
         let [gates, ups] =

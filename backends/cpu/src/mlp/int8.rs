@@ -9,18 +9,16 @@ use std::ops::Range;
 
 use lz_core::{DType, KernelError, Run};
 use lz_ops::{
-    MlpLinearInt8Activation as Named, MlpLinearInt8Call, MlpLinearInt8Kernel, MlpLinearInt8Out,
-    MlpLinearInt8OutputDtype as Output, MlpLinearInt8WeightLayout as Layout,
-    MlpLinearInt8XGranularity as Granularity,
+    MlpLinearInt8Call, MlpLinearInt8Kernel, MlpLinearInt8Out, MlpLinearInt8OutputDtype as OutputDtype,
+    MlpLinearInt8WeightLayout as Layout, MlpLinearInt8XGranularity as Granularity,
 };
 
-use super::activation::Activation;
-use super::linear::Epilogue;
+use super::output::Output;
 use super::packed_words::{PackedWords, PanelBuffer, ROWS, STEP, WORD, WORDS};
 use crate::gemm::{MAX_MR, NR_VECTORS, for_each_rows, mr as tile_rows};
 use crate::isa::{require, require_amx_int8};
 use crate::pool;
-use crate::rows::{Rows, RowsMut, Shape};
+use crate::rows::{Rows, Shape};
 use crate::simd::{Float, Simd, Work, with_float};
 
 /// Dense rows, weights of either layout. The limit on in_features keeps sums within i32.
@@ -47,9 +45,9 @@ impl<S: Simd> MlpLinearInt8Kernel for LinearInt8<S> {
         let s = require::<S>()?;
         require_amx_int8::<S>()?;
         let dtype = match call.output_dtype {
-            Output::F32 => DType::F32,
-            Output::F16 => DType::F16,
-            Output::Bf16 => DType::BF16,
+            OutputDtype::F32 => DType::F32,
+            OutputDtype::F16 => DType::F16,
+            OutputDtype::Bf16 => DType::BF16,
         };
         with_float!(Some(dtype), T => layer::<S, T>(s, call, &mut out))
     }
@@ -70,15 +68,7 @@ fn layer<S: Simd, T: Float>(
         x_zero_point: zero_point.map(|view| Rows::shaped(view, Shape::Elements)).transpose()?,
         shared: call.x_granularity == Granularity::Tensor,
         scale: Rows::new(&call.weight_scale)?,
-        bias: call.bias.as_ref().map(Rows::new).transpose()?,
-        y: RowsMut::new(&mut out.output)?,
-        activation: match call.activation {
-            Named::None => Activation::None,
-            Named::Relu => Activation::Relu,
-            Named::Silu => Activation::Silu,
-            Named::Gelu => Activation::Gelu,
-            Named::GeluTanh => Activation::GeluTanh,
-        },
+        out: Output::new(&mut out.output, call.bias.as_ref(), call.activation)?,
     };
     if call.axes.rows > 0 && columns > 0 {
         layer.run();
@@ -114,9 +104,7 @@ struct Layer<'a, S, T> {
     /// Whether all rows share a scale.
     shared: bool,
     scale: Rows<'a, f32>,
-    bias: Option<Rows<'a, T>>,
-    y: RowsMut<'a, T>,
-    activation: Activation,
+    out: Output<'a, T>,
 }
 
 /// Working set of a task.
@@ -206,16 +194,14 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
         let zero_point = self.x_zero_point.as_ref().map_or(0, |rows| i64::from(rows.row(group)[0]));
         let offset = zero_point + i64::from(S::BYTE_OFFSET);
         let scales = &self.scale.row(0)[columns.clone()];
-        let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
+        let bias = self.out.bias(columns.clone());
         let mut values = [0.0f32; NC];
         for (index, (value, &scale)) in values.iter_mut().zip(scales).enumerate() {
             let sum = i64::from(sums[index]) - offset * i64::from(column_sums[index]);
             let bias = bias.map_or(0.0, |bias| f64::from(bias[index].to_f32()));
             *value = (sum as f64 * (x_scale * f64::from(scale)) + bias) as f32;
         }
-        // SAFETY: tasks write disjoint rows or columns, and these columns are inside the row.
-        let to = unsafe { self.y.part(row, columns) };
-        self.activation.with(Epilogue { s: self.s, sums: &values, bias: None, to });
+        self.out.store(self.s, row, columns, &values, None);
     }
 }
 

@@ -4,20 +4,19 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use lz_core::{DType, KernelError, Run};
-use lz_ops::{MlpLinearActivation, MlpLinearCall, MlpLinearKernel, MlpLinearOut};
+use lz_ops::{MlpLinearCall, MlpLinearKernel, MlpLinearOut};
 
-use super::activation::{Activation, WithActivation};
+use super::activation::WithActivation;
 use super::grain;
+use super::output::Output;
 use super::weights::PackWeights;
 use crate::activation::Gate;
 use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
-use crate::gemm::dots::{
-    MAX_SKINNY_ROWS, all_finite, dot_f64, dots_before, gather, recompute_with_optional_bias,
-};
+use crate::gemm::dots::{MAX_SKINNY_ROWS, all_finite, dot_f64, dots_before, gather};
 use crate::gemm::pack::transpose_rows;
 use crate::gemm::panels::{PackedPanels, Product, TileEpilogue};
 use crate::isa::require;
-use crate::rows::{Rows, RowsMut, for_each_range};
+use crate::rows::{Rows, for_each_range};
 use crate::simd::{Float, Simd, vectors, with_float};
 
 /// Dense rows of any float type.
@@ -54,9 +53,7 @@ impl<S: Simd> MlpLinearKernel for Linear<S> {
                 s,
                 x: Rows::new(&call.x)?,
                 weight: Rows::new(&call.weight)?,
-                bias: call.bias.as_ref().map(Rows::new).transpose()?,
-                y: RowsMut::new(&mut out.output)?,
-                activation: activation_of(call.activation),
+                out: Output::new(&mut out.output, call.bias.as_ref(), call.activation)?,
             };
             layer.run(workspace);
             Ok(())
@@ -90,22 +87,9 @@ fn packed_layer<S: Simd>(
         s,
         x: Rows::new(&call.x)?,
         weight: Rows::new(&call.weight)?,
-        bias: call.bias.as_ref().map(Rows::new).transpose()?,
-        y: RowsMut::new(&mut out.output)?,
-        activation: activation_of(call.activation),
+        out: Output::new(&mut out.output, call.bias.as_ref(), call.activation)?,
     };
     Ok(layer.run_packed(packed))
-}
-
-/// The activation of a call.
-pub(super) fn activation_of(named: MlpLinearActivation) -> Activation {
-    match named {
-        MlpLinearActivation::None => Activation::None,
-        MlpLinearActivation::Relu => Activation::Relu,
-        MlpLinearActivation::Silu => Activation::Silu,
-        MlpLinearActivation::Gelu => Activation::Gelu,
-        MlpLinearActivation::GeluTanh => Activation::GeluTanh,
-    }
 }
 
 /// A linear layer whose input may have another type than its weights.
@@ -113,9 +97,7 @@ pub(super) struct Layer<'a, S, X, W> {
     pub s: S,
     pub x: Rows<'a, X>,
     pub weight: Rows<'a, W>,
-    pub bias: Option<Rows<'a, W>>,
-    pub y: RowsMut<'a, W>,
-    pub activation: Activation,
+    pub out: Output<'a, W>,
 }
 
 impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
@@ -182,14 +164,8 @@ impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
 
     /// Epilogue: adds the bias, applies the activation, rounds and writes some columns of a row.
     pub(super) fn write(&self, row: usize, columns: Range<usize>, sums: &mut [f32]) {
-        let sums = &mut sums[..columns.len()];
-        let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
-        let bias = recompute_with_optional_bias(self.s, sums, bias, |index| {
-            dot_f64(self.x.row(row), self.weight.row(columns.start + index))
-        });
-        // SAFETY: tasks write disjoint rows or columns, and these columns are inside the row.
-        let to = unsafe { self.y.part(row, columns) };
-        self.activation.with(Epilogue { s: self.s, sums, bias, to });
+        let exact = |column: usize| dot_f64(self.x.row(row), self.weight.row(column));
+        self.out.write(self.s, row, columns, sums, exact);
     }
 }
 
@@ -205,6 +181,12 @@ impl<S: Simd> Layer<'_, S, f32, f32> {
 }
 
 impl<S: Simd> TileEpilogue<1> for Layer<'_, S, f32, f32> {
+    fn prefetch(&self, rows: Range<usize>, columns: Range<usize>) {
+        for row in rows {
+            self.out.y.prefetch(row, columns.clone());
+        }
+    }
+
     unsafe fn write(&self, rows: Range<usize>, columns: Range<usize>, [tile]: [*mut f32; 1], step: usize) {
         // SAFETY: the caller guarantees the tile.
         let sums = unsafe { std::slice::from_raw_parts_mut(tile, rows.len() * step) };
@@ -214,8 +196,8 @@ impl<S: Simd> TileEpilogue<1> for Layer<'_, S, f32, f32> {
             }
             return;
         }
-        let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
-        self.activation.with(TileRows { layer: self, rows, columns, sums, step, bias });
+        let bias = self.out.bias(columns.clone());
+        self.out.activation.with(TileRows { layer: self, rows, columns, sums, step, bias });
     }
 }
 
@@ -236,7 +218,7 @@ impl<S: Simd> WithActivation for TileRows<'_, '_, S> {
         s.vectorize(|| {
             for (row, sums) in self.rows.zip(self.sums.chunks_exact(self.step)) {
                 // SAFETY: tasks write disjoint rows or columns, and these columns are inside the row.
-                let to = unsafe { self.layer.y.part(row, self.columns.clone()) };
+                let to = unsafe { self.layer.out.y.part(row, self.columns.clone()) };
                 vectors!(S, count, |span| {
                     // SAFETY: sums, bias and outputs have this many elements.
                     unsafe {
@@ -248,34 +230,6 @@ impl<S: Simd> WithActivation for TileRows<'_, '_, S> {
                     }
                 });
             }
-        });
-    }
-}
-
-/// Epilogue of some columns of a row: bias, activation, conversion.
-pub(super) struct Epilogue<'w, S, W> {
-    pub s: S,
-    pub sums: &'w [f32],
-    pub bias: Option<&'w [W]>,
-    pub to: &'w mut [W],
-}
-
-impl<S: Simd, W: Float> WithActivation for Epilogue<'_, S, W> {
-    #[inline(never)]
-    fn run(self, activation: impl Gate) {
-        let Epilogue { s, sums, bias, to } = self;
-        let columns = to.len().min(sums.len());
-        s.vectorize(|| {
-            vectors!(S, columns, |span| {
-                // SAFETY: sums, bias and outputs have this many elements.
-                unsafe {
-                    let mut value = <f32 as Float>::load(s, sums.as_ptr(), span);
-                    if let Some(bias) = bias {
-                        value = s.add(value, W::load(s, bias.as_ptr(), span));
-                    }
-                    W::store(s, to.as_mut_ptr(), span, activation.apply(s, [value]));
-                }
-            });
         });
     }
 }

@@ -10,6 +10,7 @@ mod fused;
 mod fused_amx;
 mod int8;
 mod linear;
+mod output;
 mod pack;
 mod packed_words;
 mod unpacked;

@@ -6,20 +6,19 @@ use std::ops::Range;
 
 use lz_core::{KernelError, Run};
 use lz_ops::{
-    MlpLinearWeightOnlyActivation as Named, MlpLinearWeightOnlyCall, MlpLinearWeightOnlyFormat as Format,
+    MlpLinearWeightOnlyCall, MlpLinearWeightOnlyFormat as Format,
     MlpLinearWeightOnlyGranularity as Granularity, MlpLinearWeightOnlyKernel, MlpLinearWeightOnlyOut,
     MlpLinearWeightOnlyWeightLayout as Layout,
 };
 
-use super::activation::Activation;
-use super::linear::Epilogue;
+use super::output::Output;
 use super::packed_words::{PackedWords, PanelBuffer, ROWS, STEP, WORDS};
 use super::unpacked;
 use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
-use crate::gemm::dots::{MAX_SKINNY_ROWS, recompute_with_optional_bias};
+use crate::gemm::dots::MAX_SKINNY_ROWS;
 use crate::gemm::pack::transpose_rows;
 use crate::isa::require;
-use crate::rows::{Rows, RowsMut, Shape, for_each_range};
+use crate::rows::{Rows, Shape, for_each_range};
 use crate::simd::{Float, Simd, prefetch, vectors, with_float};
 
 /// Dense rows of any float type, weights of either format and layout.
@@ -75,15 +74,7 @@ fn layer<S: Simd, T: Float, const BITS: u32>(
         )?,
         scale: Rows::shaped(&call.scale, shape)?,
         zero_point: call.zero_point.as_ref().map(|view| Rows::shaped(view, shape)).transpose()?,
-        bias: call.bias.as_ref().map(Rows::new).transpose()?,
-        y: RowsMut::new(&mut out.output)?,
-        activation: match call.activation {
-            Named::None => Activation::None,
-            Named::Relu => Activation::Relu,
-            Named::Silu => Activation::Silu,
-            Named::Gelu => Activation::Gelu,
-            Named::GeluTanh => Activation::GeluTanh,
-        },
+        out: Output::new(&mut out.output, call.bias.as_ref(), call.activation)?,
         depth,
         block,
     };
@@ -135,9 +126,7 @@ struct Layer<'a, S, T, const BITS: u32> {
     words: PackedWords<'a>,
     scale: Rows<'a, f32>,
     zero_point: Option<Rows<'a, i32>>,
-    bias: Option<Rows<'a, T>>,
-    y: RowsMut<'a, T>,
-    activation: Activation,
+    out: Output<'a, T>,
     /// K.
     depth: usize,
     /// Inputs that share a scale.
@@ -331,14 +320,7 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
 
     /// Epilogue: adds the bias, applies the activation, rounds and writes some columns of a row.
     fn write(&self, row: usize, columns: Range<usize>, sums: &mut [f32]) {
-        let sums = &mut sums[..columns.len()];
-        let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
-        let bias = recompute_with_optional_bias(self.s, sums, bias, |index| {
-            self.sum_f64(row, columns.start + index)
-        });
-        // SAFETY: tasks write disjoint rows or columns, and these columns are inside the row.
-        let to = unsafe { self.y.part(row, columns) };
-        self.activation.with(Epilogue { s: self.s, sums, bias, to });
+        self.out.write(self.s, row, columns, sums, |column| self.sum_f64(row, column));
     }
 
     /// Dot product in f64, for sums that overflow f32.

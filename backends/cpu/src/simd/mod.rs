@@ -293,6 +293,27 @@ pub fn prefetch_l2<T>(_at: *const T) {
     }
 }
 
+/// Prefetches the cache lines of `bytes` bytes for writing, so that the stores find them in a state in which they may be written.
+#[inline(always)]
+pub fn prefetch_for_writing<T>(at: *const T, bytes: usize) {
+    let end = at.addr() + bytes;
+    let mut line = at.map_addr(|address| address & !63);
+    while line.addr() < end {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch never faults, whatever the address; processors without this one do nothing. The intrinsic becomes an ordinary
+        // prefetch without a target feature that is not stable.
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) line, options(readonly, nostack, preserves_flags));
+        }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as above.
+        unsafe {
+            std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(readonly, nostack, preserves_flags));
+        }
+        line = line.wrapping_byte_add(64);
+    }
+}
+
 /// Prefetches every cache line of `bytes` bytes.
 #[inline(always)]
 pub fn prefetch_all<T>(at: *const T, bytes: usize) {
