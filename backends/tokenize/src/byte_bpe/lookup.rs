@@ -6,6 +6,7 @@ use super::ByteBpe;
 use super::merge_group::{self, Group};
 use super::short_words::ShortWords;
 use super::word_cache::{self, Cached, LONG_KEY, MAX_SHORT_BYTES, WordCache};
+#[cfg(target_arch = "x86_64")]
 use crate::cpu_features::has_avx512;
 use crate::memory::{self, OutOfMemory};
 use crate::phrase_cache::SLACK;

@@ -103,14 +103,6 @@ impl Merges {
 
     /// Computes the rivals of all byte pairs from the pairs in rank order, with internal ids.
     fn compute_rivals(&mut self, pairs: &[Pair]) {
-        // A merge that ranks before the one that produces its side precedes others as soon as that side exists, so no pair may be
-        // merged up front. Trained vocabularies have no such merge.
-        let is_produced_later = |side: u32, rank: u32| side as usize >= BYTES + rank as usize;
-        let is_early =
-            |pair: &Pair| is_produced_later(pair.left, pair.rank) || is_produced_later(pair.right, pair.rank);
-        if pairs.iter().any(is_early) {
-            return;
-        }
         for byte_pair in &mut self.byte_pairs {
             (byte_pair.rival_left, byte_pair.rival_right) = (NO_RANK, NO_RANK);
         }
@@ -129,6 +121,25 @@ impl Merges {
             if left < BYTES as u32 {
                 let byte_pair = &mut self.byte_pairs[(left as usize) << 8 | end(right, |pair| pair.left)];
                 byte_pair.rival_right = byte_pair.rival_right.min(rank);
+            }
+            for side in [left, right] {
+                self.keep_in_order(side, rank, pairs);
+            }
+        }
+    }
+
+    /// A merge that ranks before the pair of bytes that produces its side precedes others as soon as that side exists. Such a pair may
+    /// not be merged up front: all pairs of bytes next to it become rivals. Trained vocabularies have no such merge.
+    fn keep_in_order(&mut self, side: u32, rank: u32, pairs: &[Pair]) {
+        let Some(produced) = (side as usize).checked_sub(BYTES).filter(|produced| *produced > rank as usize)
+        else {
+            return;
+        };
+        let Pair { left, right, .. } = pairs[produced];
+        if left < BYTES as u32 && right < BYTES as u32 {
+            for byte in 0..BYTES {
+                self.byte_pairs[byte << 8 | left as usize].rival_left = 0;
+                self.byte_pairs[(right as usize) << 8 | byte].rival_right = 0;
             }
         }
     }

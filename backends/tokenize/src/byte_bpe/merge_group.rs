@@ -5,6 +5,7 @@ use super::merge::{
     Merges, NO_BYTE_PAIR, NO_PAIR, POSITION_BITS, minimum, rank_and_position, rank_of, split_rank,
 };
 use super::pair_ranks::{NO_RANK, Probe};
+#[cfg(target_arch = "x86_64")]
 use crate::cpu_features::has_avx512;
 use crate::memory::{self, OutOfMemory};
 use crate::vocabulary::ID_BITS;
