@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -173,6 +175,34 @@ def test_explain_names_kernels_and_memory() -> None:
     assert plan["steps"] and all(step["kernel"] for step in plan["steps"])
     assert plan["arena_bytes"] >= plan["live_bytes"]
     assert "mlp.linear" in compiled.explain(x)
+
+
+def test_explain_and_plan_take_the_sample_inputs_by_default(tmp_path: Path) -> None:
+    x = torch.randn(4, 16)
+    compiled = lz.compile(Mlp().eval(), (x,), dynamic_shapes=({0: Dim("rows")},))
+    assert compiled.plan() == compiled.plan(x) != compiled.plan(torch.randn(9, 16))
+    assert "mlp.linear" in compiled.explain()
+    compiled.save(tmp_path / "model.lz")
+    loaded = lz.load(tmp_path / "model.lz")
+    (smallest,) = loaded.sample_shapes()
+    assert loaded.plan() == loaded.plan(np.zeros(smallest, np.float32))
+
+
+def test_arguments_that_differ_from_the_samples_are_described() -> None:
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None, parts: tuple[torch.Tensor, ...] = ()) -> torch.Tensor:
+            x = x if scale is None else x * scale
+            return x + parts[0] if parts else x
+
+    x = torch.randn(4, 16)
+    compiled = lz.compile(Two().eval(), (x,), {"scale": x})
+    with pytest.raises(TypeError, match="the call has 1 positional argument, but the model was compiled for 1 positional argument, `scale`"):
+        compiled(x)
+    with pytest.raises(TypeError, match="the call has 0 positional arguments, `x`, `scale`, but"):
+        compiled(x=x, scale=x)
+    nested = lz.compile(Two().eval(), (x, None, (x,)))
+    with pytest.raises(TypeError, match="arguments of the structure TreeSpec"):
+        nested(x, None, (x, x))
 
 
 def test_bad_inputs_are_refused_before_anything_runs() -> None:

@@ -69,6 +69,8 @@ class CompiledModel:
         # A graph of a device has the same interface.
         self._graph = cast(CompiledGraph, graph)
         self._signature = signature
+        # The shapes of the inputs that the model was compiled with.
+        self._samples: list[list[int]] | None = None
         #: How much quantized weights change results; `None` if nothing was quantized.
         self.accuracy: Accuracy | None = None
 
@@ -128,15 +130,21 @@ class CompiledModel:
         self.accuracy = quantization.accuracy(self._graph, expected, found)
 
     def _shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[list[int]]:
+        """The shapes of these inputs; without any, those of the sample inputs, or the smallest ones."""
+        if not args and not kwargs and self.inputs:
+            return self._samples or self.sample_shapes()
         return [list(tensor.shape) for tensor in self._signature.flatten(args, kwargs)]
 
     def plan(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The plan for inputs like these: kernels, copies and memory, as data."""
+        """The plan for inputs like these, by default the sample inputs: kernels, copies and memory, as data."""
         return self._graph.plan(self._shapes(args, kwargs))
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
-        """All stages for inputs like these as text: times, passes, findings, memory, and one line per step with its kernel,
-        why it was selected, its bytes and where it came from."""
+        """All stages as text for inputs like these, by default the sample inputs: times, passes, findings, memory, and one line per step
+        with its kernel, why it was selected, its bytes and where it came from.
+
+        A model from a file has no sample inputs: by default its symbolic sizes are the smallest ones, as in `sample_shapes`.
+        """
         return self._graph.explain(self._shapes(args, kwargs))
 
     def save(self, path: Path) -> None:
@@ -156,7 +164,8 @@ class CompiledModel:
         return text
 
     def tune(self, *args: Any, samples: int = 20, **kwargs: Any) -> Report:
-        """Measures every kernel of every different step for inputs like these; the next run plans again with the results."""
+        """Measures every kernel of every different step for inputs like these, by default the sample inputs; the next run plans again with
+        the results."""
         steps = self._graph.tune(self._shapes(args, kwargs), samples)
         rows = []
         for step in steps:
@@ -258,6 +267,7 @@ def compile(
         return DeviceGraph(graph, constants, nan=nan, on_change=on_change)
 
     compiled = import_program(model, args, kwargs or {}, dynamic_shapes, finish, executor, reads_all=quantized is not None)
+    compiled._samples = compiled._shapes(args, kwargs or {})
     if quantized is not None:
         expected, found = _results(model, compiled, args, kwargs or {}) if args or kwargs else ([], [])
         compiled.measure_accuracy(expected, found)

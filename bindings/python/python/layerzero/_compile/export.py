@@ -36,13 +36,13 @@ class Signature:
             if all(isinstance(arg, torch.Tensor) for arg in args):
                 return [arg.detach() if arg.requires_grad else arg for arg in args]
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        if spec != self._in_spec:
+        if spec != self._in_spec and set(kwargs) == set(self._in_spec.child(1).context):
             from torch.export._tree_utils import reorder_kwargs
 
             kwargs = reorder_kwargs(kwargs, self._in_spec)
             leaves, spec = pytree.tree_flatten((args, kwargs))
         if spec != self._in_spec:
-            raise TypeError(f"the arguments are {spec}, but the model was compiled for {self._in_spec}")
+            raise TypeError(_difference(spec, self._in_spec))
         tensors = [leaves[index] for index in self._inputs]
         for index, tensor in zip(self._inputs, tensors):
             if not isinstance(tensor, torch.Tensor):
@@ -55,6 +55,18 @@ class Signature:
             return outputs[0]
         leaves = [outputs[value] if kind == "tensor" else value for kind, value in self._results]
         return pytree.tree_unflatten(leaves, self._out_spec)
+
+
+def _difference(found: Any, expected: Any) -> str:
+    """Says how arguments differ from those of the samples."""
+    described = []
+    for spec in (found, expected):
+        args, kwargs = spec.child(0), spec.child(1)
+        names = "".join(f", `{name}`" for name in kwargs.context)
+        described.append(f"{args.num_children} positional argument{'' if args.num_children == 1 else 's'}{names}")
+    if described[0] == described[1]:
+        described = [f"arguments of the structure {spec}" for spec in (found, expected)]
+    return f"the call has {described[0]}, but the model was compiled for {described[1]}"
 
 
 def _is_flat(spec: Any) -> bool:
