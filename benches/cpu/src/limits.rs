@@ -6,7 +6,11 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use lz_cpu::pool;
-use lz_cpu::simd::{Avx2, Avx512, Scalar, Simd};
+#[cfg(target_arch = "aarch64")]
+use lz_cpu::simd::Neon;
+#[cfg(target_arch = "x86_64")]
+use lz_cpu::simd::{Avx2, Avx512};
+use lz_cpu::simd::{Scalar, Simd};
 
 use crate::cases::Work;
 use crate::report::Report;
@@ -51,12 +55,24 @@ impl SharedPtr {
 }
 
 /// Runs a generic function with the widest instruction set.
+#[cfg(target_arch = "x86_64")]
 macro_rules! with_widest_isa {
     ($function:ident($($argument:expr),*)) => {
         match (Avx512::detect(), Avx2::detect()) {
             (Some(simd), _) => simd.vectorize(|| $function(simd, $($argument),*)),
             (None, Some(simd)) => simd.vectorize(|| $function(simd, $($argument),*)),
             (None, None) => $function(Scalar, $($argument),*),
+        }
+    };
+}
+
+/// Runs a generic function with the widest instruction set.
+#[cfg(target_arch = "aarch64")]
+macro_rules! with_widest_isa {
+    ($function:ident($($argument:expr),*)) => {
+        match Neon::detect() {
+            Some(simd) => simd.vectorize(|| $function(simd, $($argument),*)),
+            None => $function(Scalar, $($argument),*),
         }
     };
 }
