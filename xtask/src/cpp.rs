@@ -327,7 +327,7 @@ fn pkg_config(root: &Path, source: &Path, prefix: &Path) -> Result<()> {
     };
     ensure!(output.status.success(), "pkg-config failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     let flags = String::from_utf8(output.stdout)?;
-    let (source, program) = (text(source), text(&prefix.with_extension("pkg-config")));
+    let (source, program) = (text(source), text(&source.with_extension("")));
     let mut arguments = vec!["-O0", source.as_str(), "-o", &program];
     arguments.extend(flags.split_whitespace());
     command::run(root, "g++", &arguments)?;

@@ -24,7 +24,7 @@ const MAX_NR: usize = 48;
 const MAX_ROWS: usize = 264;
 
 /// A block of rows of A has about this many bytes. The smallest L2 of processors with AVX-512 has 1 MB, and panels, sums and outputs pass
-/// through it: with 768 KB packed products were 2 to 8 % slower there.
+/// through it, so a larger block would not stay there.
 const MAX_BLOCK_BYTES: usize = 384 << 10;
 
 /// Minimum rows of a block, so that a panel of B is read often enough from L2.
@@ -112,7 +112,7 @@ impl Start {
 
 /// Consumes finished sums of `P` products of the same A.
 pub(crate) trait TileEpilogue<const P: usize>: Sync {
-    /// Prefetches the outputs of a tile, which is written soon. Without this the stores wait for memory, which takes 5 % of a product.
+    /// Prefetches the outputs of a tile that is written soon. Without this the stores wait for memory.
     fn prefetch(&self, rows: Range<usize>, columns: Range<usize>);
 
     /// Row `m` of product `p` begins at `tiles[p] + m * step`.

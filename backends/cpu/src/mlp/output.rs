@@ -50,7 +50,7 @@ impl<'a, W: Float> Output<'a, W> {
         self.store(s, row, columns, sums, bias);
     }
 
-    /// As [`Output::write`], for sums that are exact or include the bias.
+    /// As [`Output::write`], for sums that are not computed again. `bias` is added first.
     #[inline(always)]
     pub(super) fn store<S: Simd>(
         &self,
