@@ -69,8 +69,8 @@ class CompiledModel:
         # A graph of a device has the same interface.
         self._graph = cast(CompiledGraph, graph)
         self._signature = signature
-        # The shapes of the inputs that the model was compiled with.
-        self._samples: list[list[int]] | None = None
+        #: The shapes of the sample inputs that the model was compiled with; `None` for a model from a file.
+        self.compiled_shapes: list[list[int]] | None = None
         #: How much quantized weights change results; `None` if nothing was quantized.
         self.accuracy: Accuracy | None = None
 
@@ -132,7 +132,7 @@ class CompiledModel:
     def _shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[list[int]]:
         """The shapes of these inputs; without any, those of the sample inputs, or the smallest ones."""
         if not args and not kwargs and self.inputs:
-            return self._samples or self.sample_shapes()
+            return self.compiled_shapes or self.sample_shapes()
         return [list(tensor.shape) for tensor in self._signature.flatten(args, kwargs)]
 
     def plan(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -267,7 +267,7 @@ def compile(
         return DeviceGraph(graph, constants, nan=nan, on_change=on_change)
 
     compiled = import_program(model, args, kwargs or {}, dynamic_shapes, finish, executor, reads_all=quantized is not None)
-    compiled._samples = compiled._shapes(args, kwargs or {})
+    compiled.compiled_shapes = compiled._shapes(args, kwargs or {})
     if quantized is not None:
         expected, found = _results(model, compiled, args, kwargs or {}) if args or kwargs else ([], [])
         compiled.measure_accuracy(expected, found)
