@@ -16,7 +16,7 @@ pub enum TransformKind {
     Contiguous = 2,
     /// Unaligned addresses into aligned ones, by copying.
     Align = 4,
-    /// Element types; only used in plans of several operations, if the caller allows it.
+    /// Element types; only used in plans of several operations, if the policy or the caller allows it.
     Dtype = 8,
     /// The result into `out`, by copying; only for kernels that cannot write into `out`.
     Output = 16,

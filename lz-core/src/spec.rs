@@ -120,9 +120,9 @@ pub struct DeviceNeeds {
     pub min_driver: Option<String>,
 }
 
-/// Score penalty of dense copies: more than usual differences in priority between native kernels, less than that between a
+/// Score penalty of dense copies and of conversions to a wider dtype: more than usual differences in priority between native kernels, less than that between a
 /// native kernel and a reference.
-const COPY_COST: u32 = 30;
+pub const COPY_COST: u32 = 30;
 
 /// Requirements on strides.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

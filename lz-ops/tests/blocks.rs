@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lz_core::plan::TransformKind;
+use lz_core::tensor::Indices;
 use lz_core::{
     Arg, DType, Kernel, KernelEntry, KernelError, KernelSpec, OperationInfo, OutArg, Run, Tensor, TensorView,
 };
@@ -210,6 +211,41 @@ fn alternative_dtype_is_used_where_allowed() {
         differs |= ours != reference;
     }
     assert!(differs, "F16 was not used");
+}
+
+/// A tensor rounded to bf16.
+fn rounded(tensor: &Tensor) -> Tensor {
+    let mut half = Tensor::zeros(tensor.shape(), DType::BF16).expect("right sizes");
+    Indices::new(tensor.shape()).for_each(|index| half.view_mut().set(&index, tensor.view().at(&index)));
+    half
+}
+
+#[test]
+fn wider_dtypes_are_planned_if_the_policy_allows_them() {
+    let (wide, _) = wrapped_reference("wide.prefill", &ATTENTION_GQA_PREFILL, |spec| {
+        spec.dtypes = vec![("T".to_owned(), vec![DType::F32])];
+    });
+    let engine = engine([wide]);
+    let [q, k, v, weight] = tensors().map(|tensor| rounded(&tensor));
+    let steps = attention(&q, &k, &v, &weight);
+    let expected = call_each(&steps);
+    let (output, kernels) = run(&engine, &steps);
+    assert_eq!(output.bytes(), expected.bytes(), "not allowed by default: {kernels:?}");
+    engine.configure([("plan_wider_dtypes".to_owned(), SettingInput::Bool(true))]).unwrap();
+    let (output, kernels) = run(&engine, &steps);
+    let planned = Some("wide.prefill".to_owned());
+    assert_eq!(kernels[..2], [planned.clone(), planned]);
+    assert_eq!((output.dtype(), output.shape()), (DType::BF16, expected.shape()));
+    for index in Indices::new(expected.shape()) {
+        let (ours, reference) = (output.view().at(&index), expected.view().at(&index));
+        assert!((ours - reference).abs() <= 0.02 * reference.abs().max(1.0), "{ours} {reference}");
+    }
+    let plan = engine.run_block(&mut calls(&steps)).unwrap().plan.expect("plan_mode is on");
+    let first = plan.joint.steps[0].conversion.as_ref().expect("bf16 to f32");
+    assert_eq!((first.from.as_str(), first.to.as_str(), first.cost), ("BSHD bf16", "BSHD f32", 30.0));
+    engine.configure([("strict_mode".to_owned(), SettingInput::Bool(true))]).unwrap();
+    assert_eq!(run(&engine, &steps).0.bytes(), expected.bytes(), "strict mode converts nothing");
+    assert!(plan.to_string().contains("BSHD bf16 becomes BSHD f32 in wide.prefill, cost 30.0"), "{plan}");
 }
 
 #[test]

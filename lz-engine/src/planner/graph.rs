@@ -1,5 +1,6 @@
 //! A block as a graph: every kernel in every layout and element type that it could run in.
 
+use lz_schema::DType;
 use lz_schema::model::{Cases, DTypeRef, Kind};
 
 use super::path::{ConversionCosts, DTypeOrd, Edge, Flow, Graph, Path, follow, shortest};
@@ -18,7 +19,7 @@ use lz_core::mode::{Mode, ModeFlag};
 use lz_core::operation::OperationInfo;
 use lz_core::plan::TransformKind;
 use lz_core::reason::Reason;
-use lz_core::spec::KernelSpec;
+use lz_core::spec::{COPY_COST, KernelSpec};
 
 /// Which kernels a plan may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +70,15 @@ struct Variant {
     runs_fused: bool,
     /// Whether it needs the caller's own objects, which a block does not have.
     needs_caller: bool,
+}
+
+impl Variant {
+    /// Lets the engine convert its input, which is a copy, also if its adapter cannot.
+    fn allow_widening(&mut self) {
+        self.incoming.dtype = true;
+        self.incoming.each = self.incoming.each.max(f64::from(COPY_COST));
+        self.outgoing = self.outgoing.max(f64::from(COPY_COST));
+    }
 }
 
 impl Block {
@@ -259,6 +269,14 @@ fn variants_of(
         dtypes.extend(step.dtypes.iter().map(|dtype| Some(*dtype as u64)));
         dtypes.dedup();
     }
+    let is_half = [DType::F16, DType::BF16].iter().any(|half| own == Some(*half as u64));
+    // The conversion of inputs is exact, so results are at least as accurate.
+    let wider = Some(DType::F32 as u64).filter(|wider| {
+        let policy = &snapshot.policy;
+        let allowed = policy.plan_wider_dtypes.value && policy.allow_adaptation.value;
+        is_half && allowed && !mode.has(ModeFlag::Strict) && !dtypes.contains(&Some(*wider))
+    });
+    dtypes.extend(wider.map(Some));
     let mut variants = Vec::new();
     for (case, name) in &layouts {
         for raw in &dtypes {
@@ -268,7 +286,12 @@ fn variants_of(
                 continue;
             }
             let takes = Flow { layout: name.clone(), dtype: raw.map(|raw| DTypeOrd(raw as u8)) };
+            let is_wider = raw.is_some() && *raw == wider;
+            let first = variants.len();
             add_variants(snapshot, table, operation, &context, mode, &takes, &mut variants);
+            if is_wider {
+                variants.iter_mut().skip(first).for_each(Variant::allow_widening);
+            }
         }
     }
     variants

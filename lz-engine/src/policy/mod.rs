@@ -220,6 +220,8 @@ pub struct Policy {
     pub explain_enabled: WithSource<bool>,
     /// Whether kernels of a block of operations are selected together.
     pub plan_mode: WithSource<bool>,
+    /// Whether such plans may compute in f32 where f16 or bf16 is declared.
+    pub plan_wider_dtypes: WithSource<bool>,
     /// Whether implicit conversions are forbidden.
     pub strict_mode: WithSource<bool>,
     /// Whether adapters may convert at all.
@@ -283,6 +285,7 @@ impl Default for Policy {
             tp_fallback: WithSource::default_value(TpFallback::Reference),
             explain_enabled: WithSource::default_value(true),
             plan_mode: WithSource::default_value(false),
+            plan_wider_dtypes: WithSource::default_value(false),
             strict_mode: WithSource::default_value(false),
             allow_adaptation: WithSource::default_value(true),
             allow_reduced_precision: WithSource::default_value(false),

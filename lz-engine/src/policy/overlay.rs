@@ -19,7 +19,7 @@ const MODE_FLAGS: [(&str, ModeFlag, bool); 7] = [
 ];
 
 /// Settings that are read from the policy on the slow path.
-const POLICY_SETTINGS: [&str; 11] = [
+const POLICY_SETTINGS: [&str; 12] = [
     "kv_cache.strategy",
     "tp_invariance.tp_size",
     "tp_invariance.reduction_algorithm",
@@ -31,6 +31,7 @@ const POLICY_SETTINGS: [&str; 11] = [
     "graph_strict_mode",
     "graph_safety.default_graph_safe",
     "plan_mode",
+    "plan_wider_dtypes",
 ];
 
 /// A thread's overlay of a policy.

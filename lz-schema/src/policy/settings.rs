@@ -299,6 +299,10 @@ pub const SETTINGS: &[Setting] = &[
     off_by_default("deterministic", "Whether results must be bitwise reproducible."),
     off_by_default("strict_mode", "Whether a call fails instead of converting its tensors."),
     off_by_default("plan_mode", "Whether the kernels of a block of operations are selected together."),
+    off_by_default(
+        "plan_wider_dtypes",
+        "Whether such plans may convert f16 and bf16 tensors to f32 for a kernel.",
+    ),
     on_by_default("allow_adaptation", "Whether layouts, strides and dtypes may be converted for a kernel."),
     off_by_default(
         "allow_reduced_precision",

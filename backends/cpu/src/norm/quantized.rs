@@ -132,7 +132,7 @@ impl<S: Simd, T: Float> Job<'_, S, T> {
             for row in range {
                 self.normalize(row, normalized);
                 // No other task writes this row, which has space for the codes of a row of x (validated).
-                s.perform(EncodeRow {
+                let row = EncodeRow {
                     simd: s,
                     encoder,
                     x: normalized.as_ptr().cast(),
@@ -141,7 +141,8 @@ impl<S: Simd, T: Float> Job<'_, S, T> {
                     to: codes.start(row),
                     source,
                     code: PhantomData::<C>,
-                });
+                };
+                row.encode();
             }
         };
         // The normalized row is encoded while it is in L1.

@@ -79,6 +79,14 @@ pub(crate) struct EncodeRow<'r, 'x, 'o, S, C> {
     pub(crate) code: PhantomData<C>,
 }
 
+impl<S: Simd, C: Code> EncodeRow<'_, '_, '_, S, C> {
+    /// Encodes the row. Not inlined: the callers exist once per element type, this code once for all of them.
+    #[inline(never)]
+    pub(crate) fn encode(self) {
+        self.simd.perform(self);
+    }
+}
+
 impl<S: Simd, C: Code> Work for EncodeRow<'_, '_, '_, S, C> {
     #[inline(always)]
     fn perform(self) {

@@ -109,7 +109,7 @@ fn quantize<S: Simd, C: Code>(
         for row in range {
             // Ranges are disjoint, so no other task writes this row, which has space for the codes of a row
             // of x (validated).
-            simd.perform(EncodeRow {
+            let row = EncodeRow {
                 simd,
                 encoder: &encoder,
                 x: x.start(row),
@@ -118,7 +118,8 @@ fn quantize<S: Simd, C: Code>(
                 to: to.start(row),
                 source: &source,
                 code: PhantomData::<C>,
-            });
+            };
+            row.encode();
         }
     });
     Ok(())

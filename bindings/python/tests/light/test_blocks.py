@@ -89,6 +89,28 @@ def test_other_dtypes_between_operations_must_be_allowed():
         lz.plan_block(BLOCK, dtypes=["float7"])
 
 
+def test_the_policy_allows_wider_dtypes():
+    """A kernel that has f32 only serves a block in f16 only if the policy allows the conversion."""
+    block = [("norm.rms", {"x": X.astype(np.float16), "weight": WEIGHT.astype(np.float16)}), ("activation.silu", {})]
+    stated = {"dtypes": ["f32"], "requires_layouts": ["any"], "priority": 99, "params": ["eps", "weight_offset"]}
+
+    @lz.register_kernel(operation="norm.rms", id="wide.norm.rms", backend="wide", platform="cuda", capabilities=stated)
+    def norm(x, weight, *, eps, weight_offset):
+        raise AssertionError("only planned")
+
+    def first_step():
+        return lz.plan_block(block, device="h100").data["joint"]["steps"][0]
+
+    try:
+        assert first_step()["takes"] == "f16"
+        with settings(plan_wider_dtypes=True):
+            step = first_step()
+        conversion = step["conversion"]
+        assert (step["kernel"], conversion["from"], conversion["to"], conversion["by"]) == ("wide.norm.rms", "f16", "f32", "wide.norm.rms")
+    finally:
+        lz.unregister_backend("wide")
+
+
 def test_a_block_is_planned_for_another_device():
     # In this process other tests may have disabled backends.
     code = """
