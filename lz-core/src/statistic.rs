@@ -24,9 +24,13 @@ pub fn of_input(
 
 /// The statistic that a param takes, measured on host data of the input that it describes.
 pub fn of_param(operation: &Operation, param: &str, view: &TensorView<'_>) -> Result<i64, Reason> {
-    let mut statistics = operation.params.iter().filter_map(|param| Some((param, param.statistic.as_ref()?)));
-    let Some((_, statistic)) = statistics.clone().find(|(known, _)| known.name == param) else {
-        let names: Vec<&str> = statistics.by_ref().map(|(param, _)| param.name.as_str()).collect();
+    let statistics: Vec<_> = operation
+        .params
+        .iter()
+        .filter_map(|param| Some((param.name.as_str(), param.statistic.as_ref()?)))
+        .collect();
+    let Some((_, statistic)) = statistics.iter().find(|(name, _)| *name == param) else {
+        let names: Vec<&str> = statistics.iter().map(|(name, _)| *name).collect();
         let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         let message = format!("{} has no statistic `{param}`; it has {known}", operation.name);
         return Err(Reason::new(ReasonCode::UnknownArgument)

@@ -6,12 +6,12 @@ use lz_core::{KernelError, Run};
 use lz_ops::{MoeExpertsCall, MoeExpertsGateUpLayout, MoeExpertsKernel, MoeExpertsOut};
 
 use super::assign::{Assignment, words};
+use super::exact::ExactRows;
 use super::expert::{Expert, MAX_SKINNY_BEFORE_TILES, Matrix, Weights};
 use super::gating::Gating;
 use crate::gemm::blocked::max_packed_bytes;
 use crate::gemm::dots::dot_f64;
 use crate::isa::require;
-use crate::memory;
 use crate::rows::{Rows, RowsMut, for_each_range};
 use crate::simd::{Float, Simd, vectors, with_float};
 
@@ -78,15 +78,17 @@ impl<S: Simd> MoeExpertsKernel for Experts<S> {
                 }
             }
             store(s, sums, &output, rows);
-            let exact = Exact { call, x, weights, gating };
-            for row in 0..rows {
-                // SAFETY: all tasks finished, so no other reference to the row exists.
-                let output = unsafe { output.row(row) };
-                if output.iter().any(|value| !value.to_f32().is_finite()) {
-                    exact.write(row, output)?;
-                }
-            }
-            Ok(())
+            let project = |row: usize, expert, half, feature| {
+                let bias = weights.bias(expert, half, feature);
+                dot_f64(x.row(row), weights.gate_or_up(expert, half, feature)) + f64::from(bias)
+            };
+            let down = |expert: usize, feature: usize, hidden: &[f64]| {
+                let products = hidden.iter().zip(weights.down_row(expert, feature));
+                let sum: f64 = products.map(|(hidden, weight)| hidden * f64::from(weight.to_f32())).sum();
+                sum + f64::from(weights.down_bias.map_or(0.0, |bias| bias.row(expert)[feature].to_f32()))
+            };
+            ExactRows::new([&call.indices, &call.weights], intermediate, gating)?
+                .recompute(&output, project, down)
         })
     }
 }
@@ -107,48 +109,4 @@ pub(super) fn store<S: Simd, T: Float>(s: S, sums: Matrix, output: &RowsMut<'_, 
             });
         }
     });
-}
-
-/// Recomputes rows in f64 whose results are not finite, because an intermediate result may have overflowed in f32.
-struct Exact<'a, 'c, T> {
-    call: &'c MoeExpertsCall<'c>,
-    x: Rows<'a, T>,
-    weights: Weights<'a, T>,
-    gating: Gating,
-}
-
-impl<T: Float> Exact<'_, '_, T> {
-    #[cold]
-    #[inline(never)]
-    fn write(&self, row: usize, output: &mut [T]) -> Result<(), KernelError> {
-        let (indices, factors) =
-            (Rows::<i32>::new(&self.call.indices)?, Rows::<f32>::new(&self.call.weights)?);
-        let (x, weights) = (self.x.row(row), &self.weights);
-        let mut sums = memory::collect(output.len(), std::iter::repeat(0.0))?;
-        let mut hidden = memory::with_capacity(weights.intermediate)?;
-        for (&index, &factor) in indices.row(row).iter().zip(factors.row(row)) {
-            let Ok(expert) = usize::try_from(index) else { continue };
-            let project = |half: usize, feature: usize| {
-                dot_f64(x, weights.gate_or_up(expert, half, feature))
-                    + f64::from(weights.bias(expert, half, feature))
-            };
-            hidden.clear();
-            hidden.extend(
-                (0..weights.intermediate)
-                    .map(|feature| self.gating.apply_f64(project(0, feature), project(1, feature))),
-            );
-            for (feature, sum) in sums.iter_mut().enumerate() {
-                let products = hidden
-                    .iter()
-                    .zip(weights.down_row(expert, feature))
-                    .map(|(hidden, weight)| hidden * f64::from(weight.to_f32()));
-                let bias = weights.down_bias.map_or(0.0, |bias| bias.row(expert)[feature].to_f32());
-                *sum += f64::from(factor) * (products.sum::<f64>() + f64::from(bias));
-            }
-        }
-        for (output, sum) in output.iter_mut().zip(&sums) {
-            *output = T::from_f32(*sum as f32);
-        }
-        Ok(())
-    }
 }

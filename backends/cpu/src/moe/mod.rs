@@ -4,6 +4,7 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 pub mod assign;
+mod exact;
 mod expert;
 mod experts;
 mod gating;

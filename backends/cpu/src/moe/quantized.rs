@@ -12,12 +12,12 @@ use lz_ops::{
 };
 
 use super::assign::{Assignment, words};
+use super::exact::ExactRows;
 use super::expert::Matrix;
 use super::experts::store;
 use super::gating::Gating;
 use crate::gemm::dots::recompute_with_bias;
 use crate::isa::require;
-use crate::memory;
 use crate::quant::{COLUMNS, Grouping, LEFT_ROWS, QuantizedRows, Stored, products};
 use crate::rows::{Rows, RowsMut, Shape, for_each_range};
 use crate::simd::{Float, Simd, with_float};
@@ -90,14 +90,19 @@ impl<S: Simd> MoeExpertsQuantizedKernel for QuantizedExperts<S> {
                 }
             }
             store(s, sums, &output, rows);
-            for row in 0..rows {
-                // SAFETY: all tasks finished, so no other reference to the row exists.
-                let output = unsafe { output.row(row) };
-                if output.iter().any(|value| !value.to_f32().is_finite()) {
-                    layer.write_exact(call, row, output)?;
-                }
-            }
-            Ok(())
+            let project = |row: usize, expert, half, feature| {
+                let weight = 2 * expert * intermediate + layer.pair(feature)[half];
+                dot_f64(layer.x.row(row), &layer.gate_up, weight) + f64::from(layer.bias(expert, half, feature))
+            };
+            let down = |expert: usize, feature: usize, hidden: &[f64]| {
+                let weight = expert * out_features + feature;
+                // SAFETY: the row has `intermediate` elements (validated).
+                let value = |m| unsafe { layer.down.value(weight, m) };
+                let sum: f64 = hidden.iter().enumerate().map(|(m, hidden)| hidden * value(m)).sum();
+                sum + f64::from(layer.down_bias.map_or(0.0, |bias| bias.row(expert)[feature].to_f32()))
+            };
+            ExactRows::new([&call.indices, &call.weights], intermediate, layer.gating)?
+                .recompute(&output, project, down)
         })
     }
 }
@@ -226,45 +231,6 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
             let to = unsafe { self.hidden.part(token, features.clone()) };
             self.gating.apply(self.s, gates, ups, to);
         }
-    }
-
-    /// Computes a row in f64 whose result is not finite, because an intermediate result may have overflowed in f32.
-    #[cold]
-    #[inline(never)]
-    fn write_exact(
-        &self,
-        call: &MoeExpertsQuantizedCall<'_>,
-        row: usize,
-        output: &mut [T],
-    ) -> Result<(), KernelError> {
-        let (indices, factors) = (Rows::<i32>::new(&call.indices)?, Rows::<f32>::new(&call.weights)?);
-        let mut sums = memory::collect(output.len(), std::iter::repeat(0.0))?;
-        let mut hidden = memory::with_capacity(self.intermediate)?;
-        for (&index, &factor) in indices.row(row).iter().zip(factors.row(row)) {
-            let Ok(expert) = usize::try_from(index) else { continue };
-            let project = |half: usize, feature: usize| {
-                let weight = 2 * expert * self.intermediate + self.pair(feature)[half];
-                dot_f64(self.x.row(row), &self.gate_up, weight) + f64::from(self.bias(expert, half, feature))
-            };
-            hidden.clear();
-            hidden.extend(
-                (0..self.intermediate)
-                    .map(|feature| self.gating.apply_f64(project(0, feature), project(1, feature))),
-            );
-            for (feature, sum) in sums.iter_mut().enumerate() {
-                let weight = expert * self.out_features + feature;
-                let products = hidden.iter().enumerate().map(|(m, hidden): (usize, &f64)| {
-                    // SAFETY: the row has `intermediate` elements (validated).
-                    hidden * unsafe { self.down.value(weight, m) }
-                });
-                let bias = self.down_bias.map_or(0.0, |bias| bias.row(expert)[feature].to_f32());
-                *sum += f64::from(factor) * (products.sum::<f64>() + f64::from(bias));
-            }
-        }
-        for (output, sum) in output.iter_mut().zip(&sums) {
-            *output = T::from_f32(*sum as f32);
-        }
-        Ok(())
     }
 }
 
