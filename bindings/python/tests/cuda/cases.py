@@ -17,6 +17,7 @@ class Draw:
     """Random numbers and tensors from one seed."""
 
     def __init__(self, seed):
+        self.seed = seed
         self.rng = random.Random(seed)
         self.generator = torch.Generator().manual_seed(seed)
 

@@ -299,16 +299,28 @@ def _experts(draw, operation, dtype):
     return _with_quantized_experts(draw, call) if operation == "moe.experts.quantized" else call
 
 
+#: Formats, granularities and groups of quantized experts, one per seed: the usual ones first.
+_QUANTIZED = (
+    ("fp8_e4m3", "block", 32), ("mxfp4", "group", 32), ("int4", "group", 128), ("int4", "group", 32), ("int8", "row", 32),
+    ("fp8_e4m3", "tensor", 32), ("int8", "group", 16), ("int4", "group", 5), ("mxfp4", "group", 32), ("int8", "block", 32),
+    ("fp8_e4m3", "row", 32), ("int4", "tensor", 32), ("fp8_e4m3", "group", 64), ("int4", "row", 32), ("int8", "tensor", 32),
+    ("int4", "block", 32), ("int8", "group", 5), ("int4", "group", 16), ("fp8_e4m3", "group", 48),
+)  # fmt: skip
+
+
 def _with_quantized_experts(draw, call):
     """Random codes and scales instead of weights."""
-    format = draw.one("fp8_e4m3", "int8", "int4", "mxfp4")
-    granularity, group = ("group", 32) if format == "mxfp4" else (draw.one("tensor", "row", "group", "block"), draw.one(5, 16, 32, 128))
+    format, granularity, group = _QUANTIZED[draw.seed % len(_QUANTIZED)]
     for name in ("gate_up", "down"):
         experts, features, inputs = call[f"{name}_weight"].shape
         shape = {"tensor": (), "row": (features,), "group": (features, -(-inputs // group))}
         blocks = -(-features // 128), -(-inputs // 128)
         call[f"{name}_weight"], scale = _codes(draw, format, (experts, features, inputs), (experts, *shape.get(granularity, blocks)))
-        call[f"{name}_scale"] = scale if format == "mxfp4" else scale / (8 * inputs**0.5)
+        # Weights about as large as those of `moe.experts`.
+        if format == "mxfp4":
+            call[f"{name}_scale"] = (scale.view(torch.uint8) - inputs.bit_length() // 2).view(scale.dtype)
+        else:
+            call[f"{name}_scale"] = scale / ((64 if format == "int8" else 8) * inputs**0.5)
     return {**call, "format": format, "granularity": granularity, "group_size": group, "intermediate": inputs}
 
 

@@ -203,6 +203,33 @@ def test_8_bit_formats_use_the_triton_kernel_and_4_bit_formats_are_declined_on_h
     assert {reason["code"] for reason in ours["reasons"]} - {"JIT_COLD"}
 
 
+def quantized_experts(format, granularity, rows=4, experts=4):
+    codes = {"fp8_e4m3": ml_dtypes.float8_e4m3fn, "int8": np.int8, "int4": np.uint8}[format]
+    inner, width = 256, 128 if format == "int4" else 256
+    shapes = {"tensor": [()] * 2, "row": [(512,), (256,)], "group": [(512, 8), (256, 8)], "block": [(4, 2), (2, 2)]}[granularity]
+    scales = [np.ones((experts, *shape), np.float32) for shape in shapes]
+    return {
+        "x": bf16(rows, inner), "indices": np.zeros((rows, 2), np.int32), "weights": np.ones((rows, 2), np.float32),
+        "gate_up_weight": np.zeros((experts, 512, width), codes), "gate_up_scale": scales[0],
+        "down_weight": np.zeros((experts, 256, width), codes), "down_scale": scales[1], "format": format, "granularity": granularity,
+    }  # fmt: skip
+
+
+def test_quantized_experts_use_the_triton_kernel(registered):
+    registered("triton")
+    registered("torch_reference")
+    operation, kernel = "moe.experts.quantized", "triton.moe.experts.quantized"
+    for format in ("fp8_e4m3", "int8", "int4"):
+        for granularity in ("tensor", "row", "group", "block"):
+            assert on_h200(operation, **quantized_experts(format, granularity))[kernel] == {"JIT_COLD"}
+    assert "AXIS_LIMIT" in on_h200(operation, **quantized_experts("int8", "tensor", experts=1025))[kernel]
+    assert "ZERO_SIZE_UNSUPPORTED" in on_h200(operation, **quantized_experts("int8", "tensor", rows=0))[kernel]
+    # Triton converts no FP8 before Ada.
+    answer = json.loads(_native.explain_on("a100", operation, (), quantized_experts("fp8_e4m3", "block")))
+    ours = next(one for one in answer["candidates"] if one["kernel"] == kernel)
+    assert {reason["code"] for reason in ours["reasons"]} - {"JIT_COLD"}
+
+
 def test_warmup_makes_a_cold_kernel_eligible(registered):
     compiled_calls = []
     text = (FOLDER / "triton.cuda.json").read_text()

@@ -41,6 +41,52 @@ def _experts(name: str, rows: int, top_k: int, experts: int, hidden: int, inner:
     return Shape("MoE", f"{name} {rows} rows", "moe.experts", arguments, by_torch, True, grouped)
 
 
+#: The bytes of random stored weights: exponents of fp8 stay small and no code is NaN.
+_STORED = {"fp8_e4m3": (torch.float8_e4m3fn, 0x40), "int8": (torch.int8, 256), "int4": (torch.uint8, 256), "mxfp4": (torch.float4_e2m1fn_x2, 256)}
+
+
+def _quantized_experts(
+    name: str, rows: int, top_k: int, experts: int, hidden: int, inner: int, format: str, granularity: str, group: int = 32, gpt_oss: bool = False,
+) -> Shape:  # fmt: skip
+    dtype, most = _STORED[format]
+    scales = {"group": (1, group), "block": (128, 128), "row": (1, 1 << 30)}[granularity]
+
+    def weight(features: int, inputs: int) -> tuple[Any, Any]:
+        width = inputs // 2 if format in ("int4", "mxfp4") else inputs
+        codes = torch.randint(0, most, (experts, features, width), dtype=torch.uint8, device="cuda").view(dtype)
+        shape = (experts, -(-features // scales[0]), -(-inputs // scales[1]))
+        if format == "mxfp4":
+            return codes, torch.full(shape, 119, dtype=torch.uint8, device="cuda").view(torch.float8_e8m0fnu)
+        scale = torch.full(shape, inputs**-0.5 / {"fp8_e4m3": 1, "int8": 74, "int4": 4.6}[format], device="cuda")
+        return codes, scale[..., 0] if granularity == "row" else scale
+
+    x, gate_up, down = _normal(rows, hidden), weight(2 * inner, hidden), weight(hidden, inner)
+    indices = torch.rand(rows, experts, device="cuda").topk(top_k, -1)[1].int()
+    weights = torch.softmax(torch.randn(rows, top_k, device="cuda"), -1)
+    arguments = {
+        "x": x, "indices": indices, "weights": weights, "gate_up_weight": gate_up[0], "gate_up_scale": gate_up[1].contiguous(),
+        "down_weight": down[0], "down_scale": down[1].contiguous(), "format": format, "granularity": granularity, "group_size": group,
+        "intermediate": inner,
+    }  # fmt: skip
+    if gpt_oss:
+        arguments |= {"gate_up_layout": "interleaved", "alpha": 1.702, "limit": 7.0, "up_offset": 1.0}
+        arguments |= {"gate_up_bias": _normal(experts, 2 * inner), "down_bias": _normal(experts, hidden)}
+    # The same experts in bf16, one after the other over its own tokens. The time does not depend on the values.
+    wide = _normal(experts, 2 * inner, hidden) * hidden**-0.5, _normal(experts, hidden, inner) * inner**-0.5
+
+    def by_torch() -> Any:
+        output = torch.zeros_like(x)
+        for expert in torch.unique(indices).tolist():
+            row, slot = torch.where(indices == expert)
+            gate, up = F.linear(x[row], wide[0][expert]).chunk(2, -1)
+            made = F.linear(F.silu(gate) * up, wide[1][expert])
+            output.index_add_(0, row, made * weights[row, slot, None].to(x.dtype))
+        return output
+
+    by = f"{granularity} {group}" if granularity == "group" else granularity
+    return Shape("quantized MoE", f"{name} {format} by {by} {rows} rows", "moe.experts.quantized", arguments, by_torch, False)
+
+
 def _route(rows: int, experts: int, top_k: int, grouped: bool) -> Shape:
     logits = _normal(rows, experts)
     if not grouped:
@@ -143,6 +189,12 @@ def shapes() -> Iterator[Callable[[], Shape]]:
         yield partial(_experts, "Mixtral 8x7B", rows, 2, 8, 4096, 14336)
     for rows in (16, 128, 1024):
         yield partial(_experts, "DeepSeek V3, 32 of 256", rows, 8, 32, 7168, 2048)
+    for rows in (1, 16, 128, 1024):
+        yield partial(_quantized_experts, "DeepSeek V3, 32 of 256", rows, 8, 32, 7168, 2048, "fp8_e4m3", "block")
+        yield partial(_quantized_experts, "GPT-OSS 20B", rows, 4, 32, 2880, 2880, "mxfp4", "group", gpt_oss=True)
+        yield partial(_quantized_experts, "Mixtral 8x7B", rows, 2, 8, 4096, 14336, "int4", "group", 128)
+    for rows in (16, 1024):
+        yield partial(_quantized_experts, "Qwen3 30B A3B", rows, 8, 128, 2048, 768, "int8", "row")
     for rows, experts, top_k in ((16, 128, 8), (2048, 128, 8), (64, 8, 2)):
         yield partial(_route, rows, experts, top_k, False)
     for rows in (16, 2048):

@@ -273,11 +273,11 @@ def _dequantize(
 
 _DTYPES = {
     "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32, "i64": torch.int64,
-    "f8_e4m3": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2, "i8": torch.int8,
+    "f8_e4m3": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2, "i8": torch.int8, "u8": torch.uint8,
 }  # fmt: skip
 
 # They call the launcher above.
-from layerzero.backends.triton import _experts, _fp8, _linear, _norms, _paged, _recurrent, _rope_append, _sampling, _score_mod, _sparse  # noqa: E402
+from layerzero.backends.triton import _experts, _experts_quantized, _fp8, _linear, _norms, _paged, _recurrent, _rope_append, _sampling, _score_mod, _sparse  # noqa: E402
 
 #: Kernels by id.
 KERNELS: dict[str, Callable[..., Any]] = {
@@ -300,6 +300,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "triton.mlp.fused": _linear.fused,
     "triton.moe.route": _experts.route,
     "triton.moe.experts": _experts.experts,
+    "triton.moe.experts.quantized": _experts_quantized.experts,
     "triton.attention.linear.prefill": _recurrent.linear_prefill,
     "triton.attention.linear.decode": _recurrent.linear_decode,
     "triton.ssm.scan": _recurrent.ssm_scan,

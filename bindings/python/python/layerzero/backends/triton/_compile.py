@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from layerzero.backends import triton as launching
-from layerzero.backends.triton import _experts, _fp8, _linear, _norms, _paged, _recurrent, _rope_append, _sampling, _sparse
+from layerzero.backends.triton import _experts, _experts_quantized, _fp8, _linear, _norms, _paged, _recurrent, _rope_append, _sampling, _sparse
 
 
 def _compile_format(operation: str, call: Mapping[str, str]) -> None:
@@ -99,6 +99,28 @@ def _compile_experts(operation: str, call: _Call) -> None:
         call.given("gate_up_bias", "experts", both), call.given("down_bias", "experts", "out_features"),
         activation=call.call["activation"], gate_up_layout=call.call["gate_up_layout"],
         alpha=call.number("alpha"), limit=call.number("limit"), up_offset=call.number("up_offset"),
+    )  # fmt: skip
+
+
+def _compile_quantized_experts(call: _Call) -> None:
+    format, granularity = call.call["format"], call.call["granularity"]
+    middle, group = call.size("intermediate"), call.size("group_size")
+    # Packed floats and powers of two as bytes, as the kernels read them.
+    codes, scales = {"fp8_e4m3": ("f8_e4m3", "f32"), "int8": ("i8", "f32"), "int4": ("u8", "f32"), "mxfp4": ("u8", "u8")}[format]
+
+    def weight(features: int, inputs: int) -> tuple[Any, Any]:
+        shape: dict[str, tuple[int, ...]] = {"tensor": (), "row": (features,), "group": (features, -(-inputs // group))}
+        blocks = (-(-features // 128), -(-inputs // 128))
+        width = -(-inputs // 2) if codes == "u8" else inputs
+        scale = call.zeros("experts", *shape.get(granularity, blocks), dtype=scales)
+        return call.zeros("experts", features, width, dtype=codes), scale
+
+    _experts_quantized.experts(
+        call.zeros("rows", "in_features"), call.zeros("rows", "top_k", dtype="i32"), call.zeros("rows", "top_k", dtype="f32"),
+        *weight(2 * middle, call.size("in_features")), *weight(call.size("out_features"), middle),
+        call.given("gate_up_bias", "experts", 2 * middle), call.given("down_bias", "experts", "out_features"),
+        format=format, granularity=granularity, group_size=group, intermediate=middle, activation=call.call["activation"],
+        gate_up_layout=call.call["gate_up_layout"], alpha=call.number("alpha"), limit=call.number("limit"), up_offset=call.number("up_offset"),
     )  # fmt: skip
 
 
@@ -237,6 +259,8 @@ def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
             _compile_paged(call)
         elif operation == "rope.append":
             _compile_rope_append(_Call(call))
+        elif operation == "moe.experts.quantized":
+            _compile_quantized_experts(_Call(call))
         elif operation.startswith("moe."):
             _compile_experts(operation, _Call(call))
         elif operation.startswith("attention.linear."):

@@ -23,22 +23,12 @@ _NARROW: Table = (
 )  # fmt: skip
 
 
-def experts(
-    x: Any, indices: Any, weights: Any, gate_up_weight: Any, down_weight: Any, gate_up_bias: Any = None, down_bias: Any = None, *,
-    activation: str, gate_up_layout: str, alpha: float, limit: float, up_offset: float,
-) -> Any:  # fmt: skip
-    """`moe.experts`."""
-    inner, top_k = x.shape[-1], indices.shape[-1]
-    count, outer, middle = down_weight.shape
-    slots, rows = indices.numel(), x.numel() // inner
-    m_block, n_block, k_block, warps, stages = tile_for(-(-slots // count), _WIDE if x.dtype == torch.float32 else _NARROW)
+def sort(indices: Any, count: int, m_block: int) -> tuple[Any, Any, int]:
+    """The slots by expert in tiles of `m_block`; the number of tiles in use and the expert of each; and how many tiles there can be."""
+    slots, device = indices.numel(), indices.get_device()
     tiles = min(slots, slots // m_block + count)
-    on = {"device": x.device, "dtype": torch.int32}
+    on = {"device": indices.device, "dtype": torch.int32}
     counts, order, tile_experts = (torch.empty(size, **on) for size in (count, tiles * m_block, tiles + 1))
-    hidden = torch.empty((tiles * m_block, middle), dtype=x.dtype, device=x.device)
-    results = torch.empty((slots, outer), dtype=torch.float32, device=x.device)
-    out = torch.empty((*x.shape[:-1], outer), dtype=x.dtype, device=x.device)
-    device = x.get_device()
     launching._launch(
         ("moe.count", slots, device), count, 1, (indices, counts), (slots,), lambda: launching._Recipe(kernels.count, (_SORT_BLOCK,), 4)
     )
@@ -46,6 +36,33 @@ def experts(
         ("moe.place", slots, count, m_block, device), count, 1, (indices, counts, order, tile_experts), (slots, count),
         lambda: launching._Recipe(kernels.place, (m_block, launching._power(count), _SORT_BLOCK), 4),
     )  # fmt: skip
+    return order, tile_experts, tiles
+
+
+def combine(results: Any, indices: Any, count: int, out: Any) -> None:
+    """Adds the results of the slots of each row."""
+    top_k, outer = indices.shape[-1], out.shape[-1]
+    key = ("moe.combine", top_k, count, outer, out.dtype, out.get_device())
+    rows, parts = out.numel() // outer, -(-outer // _SUM_BLOCK)
+    launching._launch(
+        key, rows, parts, (results, indices, out), (top_k, count, outer), lambda: launching._Recipe(kernels.combine, (_SUM_BLOCK,), 4)
+    )
+
+
+def experts(
+    x: Any, indices: Any, weights: Any, gate_up_weight: Any, down_weight: Any, gate_up_bias: Any = None, down_bias: Any = None, *,
+    activation: str, gate_up_layout: str, alpha: float, limit: float, up_offset: float,
+) -> Any:  # fmt: skip
+    """`moe.experts`."""
+    inner, top_k = x.shape[-1], indices.shape[-1]
+    count, outer, middle = down_weight.shape
+    slots = indices.numel()
+    m_block, n_block, k_block, warps, stages = tile_for(-(-slots // count), _WIDE if x.dtype == torch.float32 else _NARROW)
+    order, tile_experts, tiles = sort(indices, count, m_block)
+    hidden = torch.empty((tiles * m_block, middle), dtype=x.dtype, device=x.device)
+    results = torch.empty((slots, outer), dtype=torch.float32, device=x.device)
+    out = torch.empty((*x.shape[:-1], outer), dtype=x.dtype, device=x.device)
+    device = x.get_device()
     kinds = (slots, top_k, count, inner, middle, outer, gate_up_bias is None, down_bias is None, m_block, x.dtype, device)
 
     def first() -> Any:
@@ -65,10 +82,7 @@ def experts(
 
     of_down = (hidden, down_weight, x if down_bias is None else down_bias, order, tile_experts, weights, results)
     launching._launch(("moe.down", *kinds), tiles, -(-outer // n_block_down), of_down, (slots, middle, outer), second)
-    launching._launch(
-        ("moe.combine", top_k, count, outer, x.dtype, device), rows, -(-outer // _SUM_BLOCK), (results, indices, out), (top_k, count, outer),
-        lambda: launching._Recipe(kernels.combine, (_SUM_BLOCK,), 4),
-    )  # fmt: skip
+    combine(results, indices, count, out)
     return out
 
 

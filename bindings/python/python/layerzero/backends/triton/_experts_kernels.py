@@ -53,6 +53,20 @@ def _slots_of(tile, order, tiles, slots, M_BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _gated(gate, up, alpha, limit, up_offset, KIND: tl.constexpr, HAS_LIMIT: tl.constexpr):
+    """The activated gate times up, both bounded with `HAS_LIMIT`."""
+    if HAS_LIMIT:
+        # Comparisons keep NaN.
+        gate = tl.where(gate > limit, limit, gate)
+        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
+    if KIND == 2:
+        gate = gate / (1.0 + tl.exp(-alpha * gate))
+    else:
+        gate = _activate(gate, KIND)
+    return gate * (up + up_offset)
+
+
+@triton.jit
 def gate_up(
     x, weight, bias, order, tiles, hidden, slots, top_k, inner, middle, alpha, limit, up_offset, KIND: tl.constexpr, HAS_BIAS: tl.constexpr,
     INTERLEAVED: tl.constexpr, HAS_LIMIT: tl.constexpr, EVEN: tl.constexpr, M_BLOCK: tl.constexpr, N_BLOCK: tl.constexpr,
@@ -89,15 +103,7 @@ def gate_up(
         biases = bias + expert * 2 * middle
         gate += tl.load(biases + gate_row, mask=is_column, other=0.0).to(tl.float32)[None, :]
         up += tl.load(biases + up_row, mask=is_column, other=0.0).to(tl.float32)[None, :]
-    if HAS_LIMIT:
-        # Comparisons keep NaN.
-        gate = tl.where(gate > limit, limit, gate)
-        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
-    if KIND == 2:
-        gate = gate / (1.0 + tl.exp(-alpha * gate))
-    else:
-        gate = _activate(gate, KIND)
-    result = gate * (up + up_offset)
+    result = _gated(gate, up, alpha, limit, up_offset, KIND, HAS_LIMIT)
     where = hidden + m.to(tl.int64)[:, None] * middle + n[None, :]
     tl.store(where, result.to(hidden.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])
 
