@@ -64,6 +64,18 @@ def fp8_linear():
     return rows, {**others, "x_granularity": "row", "weight_granularity": "row"}
 
 
+def fp4_linear():
+    # Rows for which both kernels exist.
+    x, weight = (torch.randint(0, 256, (count, 2048), dtype=torch.uint8, device="cuda").view(torch.float4_e2m1fn_x2) for count in (128, 6144))
+    x_scale, weight_scale = (torch.rand(count, 256, device="cuda").to(torch.float8_e4m3fn) for count in (128, 6144))
+    return {"x": x, "x_scale": x_scale}, {"weight": weight, "weight_scale": weight_scale, "format": "nvfp4"}
+
+
+def table_rows():
+    table = {"table": torch.randint(0, 256, (500, 2048), dtype=torch.uint8, device="cuda"), "scale": torch.rand(500, 128, device="cuda")}
+    return {"ids": torch.randint(0, 500, (ROWS,), device="cuda")}, {**table, "format": "int4", "output_dtype": "bf16"}
+
+
 def drafts():
     draft, target = (torch.softmax(normal(ROWS, count, 32000, dtype=F32), -1) for count in (3, 4))
     return {"draft_probs": draft, "draft_tokens": torch.randint(0, 32000, (ROWS, 3), device="cuda", dtype=torch.int32), "target_probs": target}, {"seed": 5}
@@ -89,6 +101,8 @@ CALLS = {
     "ssm.scan": lambda: state_space((130,)),
     "ssm.step": lambda: state_space(()),
     "mlp.linear.fp8": fp8_linear,
+    "mlp.linear.fp4": fp4_linear,
+    "embedding.lookup.quantized": table_rows,
     "sampling.speculative": drafts,
     "conv.causal1d": lambda: ({"x": normal(ROWS, 70, 4352)}, {"weight": normal(4352, 4), "activation": "silu", "return_state": True}),
     "conv.causal1d.step": lambda: ({"x": normal(ROWS, 4352), "state": normal(ROWS, 4352, 3)}, {"weight": normal(4352, 4)}),

@@ -343,7 +343,7 @@ def _codes(draw, format, shape, scales):
 
 def _quantized_rows(draw, operation, dtype):
     """FP4 layers and quantized tables."""
-    rows, inner, outer = draw.one((3,), (2, 2), (0,), (), (70,)), draw.one(2, 34, 70, 600), draw.one(1, 4, 17, 40)
+    rows, inner, outer = draw.one((3,), (2, 2), (0,), (), (70,)), draw.one(2, 34, 70, 600, 1024), draw.one(1, 4, 17, 40, 128)
     if operation == "mlp.linear.fp4":
         format = draw.one("mxfp4", "nvfp4")
         blocks = -(-inner // (16 if format == "nvfp4" else 32))

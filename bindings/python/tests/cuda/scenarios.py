@@ -51,6 +51,8 @@ def graphs():
         "attention.sparse.variable_block": shapes_sparse._variable(1024, 32, 8, 128, 16, 32, 0.3),
         "norm.rms.quantize": shapes_experts._norm_quantize(64, 4096, False),
         "mlp.linear.fp8": shapes_experts._fp8(64, 4096, 6144, "row"),
+        "mlp.linear.fp4": shapes_experts._fp4(128, 4096, 6144, "nvfp4"),
+        "embedding.lookup.quantized": shapes_experts._lookup(64, 32000, 4096, "int4"),
     }
     for operation, shape in made.items():
         function, arguments = getattr(lz.ops, operation.replace(".", "_")), shape.arguments

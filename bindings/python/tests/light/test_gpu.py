@@ -230,6 +230,39 @@ def test_quantized_experts_use_the_triton_kernel(registered):
     assert {reason["code"] for reason in ours["reasons"]} - {"JIT_COLD"}
 
 
+@pytest.mark.parametrize("format", ["nvfp4", "mxfp4"])
+def test_fp4_layers_have_triton_kernels_by_number_of_rows(registered, format):
+    registered("triton")
+    kinds = {"nvfp4": (ml_dtypes.float8_e4m3fn, 8), "mxfp4": (ml_dtypes.float8_e8m0fnu, 16)}
+    dtype, block = kinds[format]
+
+    def declined(rows, stored=128, outer=96, **more):
+        call = {
+            "x": np.zeros((rows, stored), np.uint8), "weight": np.zeros((outer, stored), np.uint8), "x_scale": np.zeros((rows, -(-stored // block)), dtype),
+            "weight_scale": np.zeros((outer, -(-stored // block)), dtype), "format": format, **more,
+        }  # fmt: skip
+        found = on_h200("mlp.linear.fp4", **call)
+        return [found[f"triton.mlp.linear.fp4{name}"] - {"JIT_COLD"} for name in (".skinny", "")]
+
+    assert declined(1) == declined(64) == [set(), {"AXIS_LIMIT"}]
+    assert declined(65) == declined(256, 17, 5, bias=np.zeros(5, ml_dtypes.bfloat16), activation="gelu") == [set(), set()]
+    assert declined(257) == [{"AXIS_LIMIT"}, set()]
+    assert all("ZERO_SIZE_UNSUPPORTED" in codes for codes in (*declined(0), *declined(3, outer=0)))
+
+
+def test_quantized_tables_have_a_triton_kernel(registered):
+    registered("triton")
+    formats = {"int8": np.int8, "uint8": np.uint8, "int4": np.uint8, "uint4": np.uint8, "fp8_e4m3": ml_dtypes.float8_e4m3fn, "mxfp4": np.uint8}
+    for format, dtype in formats.items():
+        for granularity in ("channel", "block") if format != "mxfp4" else ("block",):
+            dim = 64 if dtype is not np.uint8 or format == "uint8" else 128
+            scale = np.ones((7, dim // 32) if granularity == "block" else 7, np.float32 if format != "mxfp4" else ml_dtypes.float8_e8m0fnu)
+            call = {"table": np.zeros((7, 64), dtype), "scale": scale, "format": format, "granularity": granularity, "output_dtype": "bf16"}
+            for tokens, expected in ((3, set()), (0, {"ZERO_SIZE_UNSUPPORTED"})):
+                found = on_h200("embedding.lookup.quantized", ids=np.zeros(tokens, np.int64), **call)
+                assert found["triton.embedding.lookup.quantized"] - {"JIT_COLD"} == expected, format
+
+
 def test_warmup_makes_a_cold_kernel_eligible(registered):
     compiled_calls = []
     text = (FOLDER / "triton.cuda.json").read_text()

@@ -39,7 +39,7 @@ import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from layerzero.backends.triton import _experts_kernels as e, _experts_quantized_kernels as q, _fp8_kernels as f, _kernels as k, _linear_kernels as l, _norm_kernels as n, _paged_kernels as p, _recurrent_kernels as r, _rope_append_kernels as t, _sampling_kernels as d, _score_expressions as x, _score_mod_kernels as a, _sparse_kernels as b
+from layerzero.backends.triton import _embedding_kernels as y, _experts_kernels as e, _experts_quantized_kernels as q, _fp4_kernels as w, _fp8_kernels as f, _kernels as k, _linear_kernels as l, _norm_kernels as n, _paged_kernels as p, _recurrent_kernels as r, _rope_append_kernels as t, _sampling_kernels as d, _score_expressions as x, _score_mod_kernels as a, _sparse_kernels as b
 
 numbers = {"i": "i32", "f": "fp32"}
 def source(kernel, pointers, constants, **others):
@@ -128,6 +128,20 @@ codes = {"x": "*fp8e4nv", "weight": "*fp8e4nv", "x_scale": "*fp32", "weight_scal
 for by in (1, 2):
     kind = {"KIND": 0, "HAS_BIAS": True, "X_BY": by, "W_BY": by, "PRECISE": by == 1, "EVEN": True, "M_BLOCK": 64, "N_BLOCK": 64, "K_BLOCK": 128}
     every.append(source(f.product, codes, kind))
+import triton.language as tl
+nibbles = {**dict.fromkeys(("x", "weight", "x_scale", "weight_scale", "codes", "scale"), "*u8"), **dict.fromkeys(("x_global", "weight_global", "partial"), "*fp32"), "bias": half}
+ends = {"KIND": 2, "HAS_BIAS": True, "HAS_X_GLOBAL": True, "HAS_W_GLOBAL": True}
+for by_power, operand, kind in ((False, tl.float16, "*fp16"), (True, tl.bfloat16, "*bf16")):
+    every.append(source(w.gemv, {**nibbles, "out": half}, {**ends, "BY_POWER": by_power, "EVEN": True, "N_BLOCK": 4, "WORDS": 256}))
+    every.append(source(w.unpack, {**nibbles, "out": kind}, {"BY_POWER": by_power, "OPERAND": operand, "ROWS": 4, "BYTES": 512}))
+    for x_copied, w_copied, splits, rows in ((False, False, 4, 16), (True, False, 1, 64), (True, True, 1, 128)):
+        copies = {name: kind for name, is_copied in (("x", x_copied), ("weight", w_copied)) if is_copied}
+        blocks = {"X_COPIED": x_copied, "W_COPIED": w_copied, "EVEN": True, "SPLITS": splits, "M_BLOCK": rows, "N_BLOCK": 64, "BYTES": 64}
+        every.append(source(w.product, {**nibbles, **copies, "out": half}, {**ends, "BY_POWER": by_power, "OPERAND": operand, **blocks}))
+every.append(source(w.combine, {**nibbles, "out": half}, {**ends, "SPLITS": 4, "BLOCK": 1024}))
+for packed, sign, kind in ((True, 8, ""), (False, 128, ""), (False, 0, "e4m3"), (True, 0, "e2m1")):
+    table = {"table": "*u8", "ids": "*i64", "scale": "*u8" if kind == "e2m1" else "*fp32", "zero": "*i32", "out": half}
+    every.append(source(y.lookup, table, {"NIBBLES": packed, "HALF": sign, "FLOAT": kind, "HAS_ZERO": kind == "", "BYTES": 1024}))
 sparse = {**dict.fromkeys(("q", "k", "v", "out"), half), **dict.fromkeys(("indptr", "indices", "row_sizes", "sizes", "numbers", "visible", "keys", "counts"), "*i32"), "mask": "*i1", "lse": "*fp32"}
 blocks = {"HAS_CAP": True, "HAS_LSE": True, "M_BLOCK": 64, "N_BLOCK": 64, "D_BLOCK": 128}
 for whole in (True, False):
@@ -163,7 +177,7 @@ def test_triton_kernels_compile_for_an_absent_gpu(tmp_path):
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE.parent / "cuda"), environment.get("PYTHONPATH"))))
     done = subprocess.run([sys.executable, "-c", _COMPILED], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0 and done.stdout.strip() == "65", done.stderr
+    assert done.returncode == 0 and done.stdout.strip() == "80", done.stderr
 
 
 @pytest.mark.parametrize(("bits", "step"), [(8, 1), (11, 16)])
@@ -193,8 +207,10 @@ _INTERPRETED = """
 import functools
 import json
 import sys
+from math import inf
 from pathlib import Path
 sys.path[:0] = [sys.argv[1]]
+import triton.language as tl
 from cases import DTYPES, EXPRESSIONS, SCORED, small
 from conform import off, run, there
 from reference_cases import wide
@@ -202,6 +218,7 @@ from reference_checks import differences
 import layerzero as lz
 from layerzero import backends
 from layerzero.backends import triton
+from layerzero.backends.triton._tiles import Tile
 
 launch = triton._launch
 
@@ -213,23 +230,28 @@ def checked(key, *rest):
 triton._launch = triton._norms._launch = checked
 # Small vocabularies have several parts.
 triton._sampling._PART = 16
+# The interpreter computes with the bits of bf16; and few inputs have several parts.
+triton._fp4._OPERANDS["mxfp4"] = tl.float32
+triton._fp4._SKINNY = ((16, Tile(16, 32, 64, 4, 2)), (inf, Tile(64, 64, 64, 4, 2)))
+# Their kernels decode fp8 by its bits, and accept any block size.
+by_bits = ("embedding.lookup.quantized", "mlp.linear.fp4")
 descriptor = json.loads((Path(backends.__file__).parent / "triton.cuda.json").read_text())["ops"]
 operations = {kernel["kernel_id"]: operation for operation, kernels in descriptor.items() for kernel in kernels}
 for id, function in triton.KERNELS.items():
     operation = operations[id]
     lz.register_kernel(operation=operation, id=id.replace("triton.", "interpreted."), backend="interpreted")(functools.wraps(function)(lambda *a, f=function, **k: f(*a, **k)))
     # The interpreter is slow: one in three formats, and half a dozen variants, are run.
-    seeds = range(SCORED, SCORED + len(EXPRESSIONS)) if id.endswith(".score_mod") else range(40 if "quantize" in operation else 3)
+    seeds = range(SCORED, SCORED + len(EXPRESSIONS)) if id.endswith(".score_mod") else range(40 if "quantize" in operation or operation in by_bits else 3)
     for seed in seeds:
         call = small(operation, "f32", seed)
         is_wide = call is None
         if is_wide:
             call = {name: value.contiguous() if hasattr(value, "contiguous") else value for name, value in wide(operation, "f32", seed).items()}
             # As the descriptor limits it.
-            if any(0 in getattr(value, "shape", ()) for value in call.values()) or call.get("granularity") == "block" and call.get("block_size", 128) not in (32, 128):
+            if any(0 in getattr(value, "shape", ()) for value in call.values()) or operation not in by_bits and call.get("granularity") == "block" and call.get("block_size", 128) not in (32, 128):
                 continue
         # The interpreter does not round to 8 bits as devices do; stored weights are only read.
-        if operation != "moe.experts.quantized" and ("fp8" in call.get("format", "") or any(getattr(value, "dtype", None) in (DTYPES["f8_e4m3"], DTYPES["f8_e5m2"]) for value in call.values())):
+        if operation not in (*by_bits, "moe.experts.quantized") and ("fp8" in call.get("format", "") or any(getattr(value, "dtype", None) in (DTYPES["f8_e4m3"], DTYPES["f8_e5m2"]) for value in call.values())):
             continue
         actual = run(operation, id.replace("triton.", "interpreted."), there(call, "cpu"))
         expected = run(operation, f"reference.{operation}", there(call, "cpu"))

@@ -33,12 +33,14 @@ _READY: dict[tuple[Any, ...], tuple[Callable[..., Any], tuple[Any, ...], tuple[A
 
 
 class _Recipe(NamedTuple):
-    """A kernel, its constants in order, the number of warps, and of stages of its pipeline if that is not Triton's default."""
+    """A kernel, its constants in order, the number of warps, and of stages of its pipeline if that is not Triton's default, and the positions of
+    the tensors that it reads as bytes: Triton has no packed floats and no powers of two, and before SM 8.9 no fp8."""
 
     kernel: Any
     constants: tuple[Any, ...]
     warps: int
     stages: int | None = None
+    reads_bytes: tuple[int, ...] = ()
 
 
 def _launch(
@@ -56,7 +58,8 @@ def _launch(
 
 
 def _launch_first(key: tuple[Any, ...], grid: tuple[int, int], tensors: tuple[Any, ...], numbers: tuple[Any, ...], recipe: _Recipe) -> None:
-    kernel, constants, warps, stages = recipe
+    kernel, constants, warps, stages, reads_bytes = recipe
+    tensors = tuple(tensor.view(torch.uint8) if place in reads_bytes else tensor for place, tensor in enumerate(tensors))
     names = kernel.arg_names[len(tensors) + len(numbers) :]
     options = {"num_warps": warps} if stages is None else {"num_warps": warps, "num_stages": stages}
     compiled = kernel[grid](*tensors, *numbers, **dict(zip(names, constants, strict=True)), **options)
@@ -277,7 +280,9 @@ _DTYPES = {
 }  # fmt: skip
 
 # They call the launcher above.
-from layerzero.backends.triton import _experts, _experts_quantized, _fp8, _linear, _norms, _paged, _recurrent, _rope_append, _sampling, _score_mod, _sparse  # noqa: E402
+from layerzero.backends.triton import (  # noqa: E402
+    _embedding, _experts, _experts_quantized, _fp4, _fp8, _linear, _norms, _paged, _recurrent, _rope_append, _sampling, _score_mod, _sparse,
+)  # fmt: skip
 
 #: Kernels by id.
 KERNELS: dict[str, Callable[..., Any]] = {
@@ -295,6 +300,9 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "triton.dequantize": _dequantize,
     "triton.mlp.linear": _linear.linear,
     "triton.mlp.linear.invariant": _linear.invariant,
+    "triton.embedding.lookup.quantized": _embedding.lookup,
+    "triton.mlp.linear.fp4": _fp4.linear,
+    "triton.mlp.linear.fp4.skinny": _fp4.skinny,
     "triton.mlp.linear.fp8": _fp8.linear,
     "triton.mlp.linear.fp8.skinny": _fp8.linear,
     "triton.mlp.fused": _linear.fused,

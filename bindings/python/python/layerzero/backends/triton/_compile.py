@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from layerzero.backends import triton as launching
-from layerzero.backends.triton import _experts, _experts_quantized, _fp8, _linear, _norms, _paged, _recurrent, _rope_append, _sampling, _sparse
+from layerzero.backends.triton import _embedding, _experts, _experts_quantized, _fp4, _fp8, _linear, _norms, _paged, _recurrent, _rope_append, _sampling, _sparse
 
 
 def _compile_format(operation: str, call: Mapping[str, str]) -> None:
@@ -195,6 +195,28 @@ def _compile_fp8(call: _Call) -> None:
     )  # fmt: skip
 
 
+def _compile_fp4(kernel: str, call: _Call) -> None:
+    stored, outer, rows = call.size("stored"), call.size("out_features"), max(call.size("rows"), 1)
+    blocks = -(-2 * stored // _fp4._BLOCKS[call.call["format"]])
+    launching.KERNELS[kernel](
+        call.zeros(rows, stored, dtype="u8"), call.zeros(outer, stored, dtype="u8"), call.zeros(rows, blocks, dtype="u8"),
+        call.zeros(outer, blocks, dtype="u8"), *(call.given(name, dtype="f32") for name in ("x_global_scale", "weight_global_scale")),
+        call.given("bias", outer, dtype=call.call["output_dtype"]),
+        **{name: call.call[name] for name in ("format", "activation", "output_dtype")},
+    )  # fmt: skip
+
+
+def _compile_lookup(call: _Call) -> None:
+    """For the first row of a table with the sizes of the call."""
+    dim, size = call.size("dim"), call.size("block_size")
+    groups = ("vocab", -(-dim // size)) if call.call["granularity"] == "block" else ("vocab",)
+    _embedding.lookup(
+        call.zeros("vocab", "stored", dtype="u8"), call.zeros(1, dtype="I"),
+        call.zeros(*groups, dtype="u8" if call.call["format"] == "mxfp4" else "f32"), call.given("zero_point", *groups, dtype="i32"),
+        block_size=size, dim=dim, **{name: call.call[name] for name in ("format", "granularity", "output_dtype")},
+    )  # fmt: skip
+
+
 def _compile_sparse(operation: str, call: _Call) -> None:
     params: dict[str, Any] = {"soft_cap": call.number("soft_cap"), "sm_scale": call.number("sm_scale"), "return_lse": call.flag("return_lse")}
     if operation == "attention.sparse.block":
@@ -271,6 +293,10 @@ def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
             _compile_convolution(operation, _Call(call))
         elif operation == "mlp.linear.fp8":
             _compile_fp8(_Call(call))
+        elif operation == "mlp.linear.fp4":
+            _compile_fp4(kernel, _Call(call))
+        elif operation == "embedding.lookup.quantized":
+            _compile_lookup(_Call(call))
         elif operation.startswith("attention.sparse."):
             _compile_sparse(operation, _Call(call))
         elif operation == "sampling.speculative":
