@@ -128,7 +128,6 @@ codes = {"x": "*fp8e4nv", "weight": "*fp8e4nv", "x_scale": "*fp32", "weight_scal
 for by in (1, 2):
     kind = {"KIND": 0, "HAS_BIAS": True, "X_BY": by, "W_BY": by, "PRECISE": by == 1, "EVEN": True, "M_BLOCK": 64, "N_BLOCK": 64, "K_BLOCK": 128}
     every.append(source(f.product, codes, kind))
-import triton.language as tl
 nibbles = {**dict.fromkeys(("x", "weight", "x_scale", "weight_scale", "codes", "scale"), "*u8"), **dict.fromkeys(("x_global", "weight_global", "partial"), "*fp32"), "bias": half}
 ends = {"KIND": 2, "HAS_BIAS": True, "HAS_X_GLOBAL": True, "HAS_W_GLOBAL": True}
 for by_power, operand, kind in ((False, tl.float16, "*fp16"), (True, tl.bfloat16, "*bf16")):

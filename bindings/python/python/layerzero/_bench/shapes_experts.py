@@ -1,4 +1,4 @@
-"""Shapes of mixtures of experts, FP8 layers and fused forms, for `lz bench gpu`."""
+"""Shapes of mixtures of experts, FP8 and FP4 layers, quantized tables and fused forms, for `lz bench gpu`."""
 
 from __future__ import annotations
 
@@ -132,6 +132,34 @@ def _fp8(rows: int, inner: int, outer: int, granularity: str, by_column: bool = 
     return Shape("FP8 linear", name, "mlp.linear.fp8", arguments, lambda: F.linear(x, weight), False)
 
 
+def _fp4(rows: int, inner: int, outer: int, format: str) -> Shape:
+    x, weight = _normal(rows, inner), _normal(outer, inner) * inner**-0.5
+    (x_codes, x_scale), (codes, scale) = (lz.ops.quantize(one, format=format, granularity="block") for one in (x, weight))
+    arguments = {"x": x_codes, "weight": codes, "x_scale": x_scale, "weight_scale": scale, "format": format}
+    # Compared with the same layer in bf16.
+    return Shape("FP4 linear", f"{rows}x{inner}x{outer} {format}", "mlp.linear.fp4", arguments, lambda: F.linear(x, weight), False)
+
+
+def _lookup(tokens: int, vocab: int, dim: int, format: str) -> Shape:
+    ids = torch.randint(0, vocab, (tokens,), device="cuda")
+    is_packed = format == "int4"
+    table = torch.randint(0, 256, (vocab, dim // 2 if is_packed else dim), dtype=torch.uint8, device="cuda")
+    scale = torch.rand((vocab, dim // 32) if is_packed else (vocab,), device="cuda")
+    arguments = {
+        "table": table if is_packed else table.view(torch.int8), "ids": ids, "scale": scale, "format": format,
+        "granularity": "block" if is_packed else "channel", "output_dtype": "bf16",
+    }  # fmt: skip
+
+    def by_torch() -> Any:
+        rows = arguments["table"][ids]
+        if not is_packed:
+            return (rows.float() * scale[ids][:, None]).bfloat16()
+        codes = torch.stack((rows & 15, rows >> 4), -1).view(tokens, -1, 32)
+        return (((codes ^ 8).to(torch.int8) - 8).float() * scale[ids][..., None]).view(tokens, -1).bfloat16()
+
+    return Shape("quantized lookup", f"{tokens} of {vocab}x{dim} {format}", "embedding.lookup.quantized", arguments, by_torch, True)
+
+
 def _norm_quantize(rows: int, hidden: int, adds: bool) -> Shape:
     x, weight, residual = _normal(rows, hidden), _normal(hidden), _normal(rows, hidden)
     arguments: dict[str, Any] = {"x": x, "weight": weight, "format": "fp8_e4m3", "granularity": "row"}
@@ -205,6 +233,14 @@ def shapes() -> Iterator[Callable[[], Shape]]:
     yield partial(_fp8, 1024, 7168, 18432, "block")
     for rows, inner, outer in ((1024, 4096, 6144), (4096, 4096, 14336), (1024, 7168, 18432)):
         yield partial(_fp8, rows, inner, outer, "block", by_column=True)
+    for rows in (1, 4, 16, 64, 128, 256, 1024, 4096):
+        for format in ("nvfp4", "mxfp4"):
+            yield partial(_fp4, rows, 4096, 6144 if rows < 4096 else 14336, format)
+    for rows in (1, 16, 1024):
+        yield partial(_fp4, rows, 14336, 4096, "nvfp4")
+    for tokens in (1, 64, 2048):
+        yield partial(_lookup, tokens, 128256, 4096, "int4")
+        yield partial(_lookup, tokens, 151936, 4096, "int8")
     for rows, hidden, adds in ((64, 4096, False), (2048, 4096, False), (64, 8192, True), (2048, 8192, True), (128, 7168, True)):
         yield partial(_norm_quantize, rows, hidden, adds)
     for tokens, heads, kv_heads in ((16, 32, 8), (64, 32, 8), (2048, 32, 8), (64, 64, 8)):
