@@ -83,6 +83,14 @@ void calls() {
         engine, {.q = {std::span(q), {1, 1, 1, 1}}, .k = {std::span(k), {1, 2, 1, 1}}, .v = {std::span(v), {1, 2, 1, 1}},
                  .score_mod = lz::TensorView::of_text(only_first)});
     CHECK(attended.output.as<float>()[0] == 5.0F);
+
+    // Two requests of one query and one key each: indices count from the beginning of the request.
+    std::vector<std::int32_t> starts = {0, 1, 2};
+    const auto ragged = lz::ops::attention_gqa_prefill_ragged(
+        engine, {.q = {std::span(k), {2, 1, 1}}, .k = {std::span(k), {2, 1, 1}}, .v = {std::span(v), {2, 1, 1}},
+                 .qo_indptr = {std::span(starts), {3}}, .kv_indptr = {std::span(starts), {3}},
+                 .score_mod = lz::TensorView::of_text(only_first)});
+    CHECK(ragged.output.as<float>()[0] == 5.0F && ragged.output.as<float>()[1] == 7.0F);
 }
 
 /// An ONNX model: `relu(x + b)` for `x` of shape [rows, 2], with b = [1, -1].

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_DECODE_PAGED: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.decode.paged",
     1,
-    "08603d03dc0855b85d944ba21587aa9519fa4e77aac53fbf0e965d1721e7916a",
+    "5fdb73995c25ad4cb7881a0b05dd0c10bedf7e227f730fa4a5cd0733b30b9563",
     "schemas/ops/attention/gqa/decode.paged.yaml",
     include_str!("../../schemas/ops/attention/gqa/decode.paged.yaml"),
     &FIELDS,
@@ -36,6 +36,10 @@ pub struct AttentionGqaDecodePagedArguments<'a, const NUMBER: u8> {
     pub alibi_slopes: Option<lz::TensorView<'a>>,
     /// Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
     pub sinks: Option<lz::TensorView<'a>>,
+    /// Text of an expression that replaces each score; Python takes a `str`.
+    pub score_mod: Option<lz::TensorView<'a>>,
+    /// Parameters of `score_mod` of each request and head: `p0`, `p1`, ….
+    pub score_params: Option<lz::TensorView<'a>>,
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
     pub window_left: Option<i64>,
     /// Soft cap of the scores (tanh); 0 disables it. Default: `0`.
@@ -62,7 +66,8 @@ pub struct AttentionGqaDecodePagedArguments<'a, const NUMBER: u8> {
 /// ```text
 ///     z    = sm_scale * q[b,h] · k[b,j,g]
 ///     c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
+///     a    = c + alibi_slopes[b,h] * (j - (L - 1))
+///     s[j] = score_mod(a)
 ///     p[j] = exp(s[j]) / Σ_l exp(s[l])
 ///     output[b,h] = Σ_j p[j] v[b,j,g]
 ///     lse[b,h]    = log Σ_j exp(s[j])
@@ -75,6 +80,11 @@ pub struct AttentionGqaDecodePagedArguments<'a, const NUMBER: u8> {
 /// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
 /// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
 ///
+/// `score_mod` is the text of an expression over `score` (a above), `b` (the request), `h`, `q_idx` (0), `kv_idx` (j), `q_pos` (L - 1), `inf`
+/// and the parameters `p0`, `p1`, … (`score_params[b,h]`), such as `score + p0 * (kv_idx - q_pos)`; absent means a. Numbers are
+/// f64 and follow IEEE 754; operators and functions are those of schemas, and division by zero is no error. An expression
+/// cannot refer to pages or slots.
+///
 /// With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 pub type AttentionGqaDecodePaged<'a> = AttentionGqaDecodePagedArguments<'a, 0>;
 
@@ -82,18 +92,23 @@ lz::arguments!(
     AttentionGqaDecodePagedArguments < NUMBER >;
     required(q: tensor, k_cache: tensor, v_cache: tensor, kv_indptr: tensor, kv_indices: tensor,
         kv_last_page_len: tensor);
-    optional(alibi_slopes: tensor, sinks: tensor, window_left: i64, soft_cap: f32, sm_scale: f32,
-        return_lse: bool, layout: AttentionGqaDecodePagedLayout, max_pages: i64);
-    order(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left,
-        soft_cap, sm_scale, return_lse, layout, max_pages)
+    optional(alibi_slopes: tensor, sinks: tensor, score_mod: tensor, score_params: tensor, window_left: i64,
+        soft_cap: f32, sm_scale: f32, return_lse: bool, layout: AttentionGqaDecodePagedLayout,
+        max_pages: i64);
+    order(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod,
+        score_params, window_left, soft_cap, sm_scale, return_lse, layout, max_pages)
 );
 
-lz::axes!(AttentionGqaDecodePagedAxes: batch, heads, kv_heads, head_dim, num_pages, page_size, num_indices);
+lz::axes!(
+    AttentionGqaDecodePagedAxes: batch, heads, kv_heads, head_dim, num_pages, page_size, num_indices,
+        score_mod_bytes, score_param_count
+);
 
 lz::checked_call!(
     "attention.gqa.decode.paged", ATTENTION_GQA_DECODE_PAGED, AttentionGqaDecodePaged,
         AttentionGqaDecodePagedAxes, AttentionGqaDecodePagedCall;
-    inputs(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks);
+    inputs(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod,
+        score_params);
     params(window_left: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
         layout: AttentionGqaDecodePagedLayout, max_pages: i64);
     dtypes(dtype_t = "T");
@@ -126,7 +141,8 @@ impl<'a> AttentionGqaDecodePaged<'a> {
         wrap: impl FnOnce(AttentionGqaDecodePagedCall<'c>) -> C,
     ) -> Option<&'r C> {
         let mut axes = lz::unbound!(
-            AttentionGqaDecodePagedAxes: batch, heads, kv_heads, head_dim, num_pages, page_size, num_indices
+            AttentionGqaDecodePagedAxes: batch, heads, kv_heads, head_dim, num_pages, page_size, num_indices,
+                score_mod_bytes, score_param_count
         );
         let mut dtype_t = 0u8;
         let layout = self.layout.unwrap_or(AttentionGqaDecodePagedLayout::Nhd);
@@ -172,9 +188,21 @@ impl<'a> AttentionGqaDecodePaged<'a> {
             lz::has_dtype(view, lz::DType::F32)?;
             lz::shape!(view, axes, [heads]);
         }
+        if let Some(view) = &self.score_mod {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::U8)?;
+            lz::shape!(view, axes, [score_mod_bytes]);
+        }
+        if let Some(view) = &self.score_params {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::F32)?;
+            lz::shape!(view, axes, [batch, heads, score_param_count]);
+        }
         if NUMBER == 1 {
             lz::same_size(&mut axes.kv_heads, &mut axes.heads)?;
         }
+        axes.score_mod_bytes = axes.score_mod_bytes.max(0);
+        axes.score_param_count = axes.score_param_count.max(0);
         let window_left = self.window_left.unwrap_or(-1);
         let soft_cap = self.soft_cap.unwrap_or(0.0);
         let sm_scale = match self.sm_scale {
@@ -210,12 +238,17 @@ impl<'a> AttentionGqaDecodePaged<'a> {
         lz::holds(axes.page_size >= 1i64)?;
         lz::holds(axes.batch >= 1i64 || axes.num_indices == 0i64)?;
         lz::holds(axes.num_pages >= 1i64 || axes.num_indices == 0i64)?;
+        lz::holds(self.score_mod.is_some() || !self.score_params.is_some())?;
+        lz::every!(self, contiguous: score_mod);
+        lz::every!(self, on_host: score_mod);
         lz::same_device!(
-            self: q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks
+            self: q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks,
+                score_params
         );
         lz::value_rule!(self, kv_indptr: indptr_within_ok(axes.num_indices));
         lz::value_rule!(self, kv_indices: index_ok(axes.num_pages));
         lz::value_rule!(self, kv_last_page_len: range_ok(0i64, axes.page_size));
+        lz::value_rule!(self, score_mod: score_mod_ok(axes.score_param_count));
         Some(
             checked
                 .insert(
@@ -235,7 +268,7 @@ impl<'a> AttentionGqaDecodePaged<'a> {
     }
 }
 
-static FIELDS: [lz::Field; 27] = [
+static FIELDS: [lz::Field; 33] = [
     lz::Field::axis("batch", 0, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("kv_heads", 2, None),
@@ -243,26 +276,32 @@ static FIELDS: [lz::Field; 27] = [
     lz::Field::axis("num_pages", 4, Some(&[64, 1024, 16384])),
     lz::Field::axis("page_size", 5, None),
     lz::Field::axis("num_indices", 6, Some(&[16, 64, 256, 1024, 4096])),
+    lz::Field::axis("score_mod_bytes", 7, Some(&[])),
+    lz::Field::axis("score_param_count", 8, Some(&[])),
     lz::Field::scalar("window_left", lz::FieldKind::Int, 0),
     lz::Field::scalar("soft_cap", lz::FieldKind::Float, 1),
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 2),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 0, 1),
     lz::Field::cases("layout", AttentionGqaDecodePagedLayout::CASES, 0, 1, 5),
-    lz::Field::statistic("max_pages", 7, &[-1, 1, 16, 64, 256, 1024, 4096]),
+    lz::Field::statistic("max_pages", 9, &[-1, 1, 16, 64, 256, 1024, 4096]),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 6, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 7, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 8, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 13, 6),
-    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 19, 6),
-    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 25, 6),
-    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 31, 6),
-    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 37, 6),
-    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 43, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 49, 6),
-    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 55, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 0, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 6, 6),
-    lz::Field::flag("place", lz::FieldKind::Device, 1, 12, 11),
+    lz::Field::flag("given(score_mod)", lz::FieldKind::Given, 0, 8, 1),
+    lz::Field::flag("given(score_params)", lz::FieldKind::Given, 0, 9, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 10, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 15, 6),
+    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 21, 6),
+    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 27, 6),
+    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 33, 6),
+    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 39, 6),
+    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 45, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 51, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 57, 6),
+    lz::Field::flag("strides(score_mod)", lz::FieldKind::Strides, 1, 0, 6),
+    lz::Field::flag("strides(score_params)", lz::FieldKind::Strides, 1, 6, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 12, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 18, 6),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 24, 11),
 ];
 
 impl AttentionGqaDecodePagedCall<'_> {
@@ -270,26 +309,30 @@ impl AttentionGqaDecodePagedCall<'_> {
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
-        lz::Context::packed(lz::Extent::new(2, 8, 3), self.words(output, lse))
+        lz::Context::packed(lz::Extent::new(2, 10, 3), self.words(output, lse))
     }
     /// The words of the context.
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
-    fn words(&self, output: u64, lse: u64) -> [u64; 13] {
+    fn words(&self, output: u64, lse: u64) -> [u64; 15] {
         [
             u64::from(self.return_lse) | (self.layout as u32 as u64) << 1
                 | u64::from(self.args.alibi_slopes.is_some()) << 6
                 | u64::from(self.args.sinks.is_some()) << 7
-                | lz::dtype_bits(self.dtype_t) << 8
-                | lz::stride_class(&self.args.q) << 13
-                | lz::stride_class(&self.args.k_cache) << 19
-                | lz::stride_class(&self.args.v_cache) << 25
-                | lz::stride_class(&self.args.kv_indptr) << 31
-                | lz::stride_class(&self.args.kv_indices) << 37
-                | lz::stride_class(&self.args.kv_last_page_len) << 43
-                | lz::stride_class(&self.args.alibi_slopes) << 49
-                | lz::stride_class(&self.args.sinks) << 55,
-            output | lse << 6 | lz::device_bits(self.args.q.device()) << 12,
+                | u64::from(self.args.score_mod.is_some()) << 8
+                | u64::from(self.args.score_params.is_some()) << 9
+                | lz::dtype_bits(self.dtype_t) << 10
+                | lz::stride_class(&self.args.q) << 15
+                | lz::stride_class(&self.args.k_cache) << 21
+                | lz::stride_class(&self.args.v_cache) << 27
+                | lz::stride_class(&self.args.kv_indptr) << 33
+                | lz::stride_class(&self.args.kv_indices) << 39
+                | lz::stride_class(&self.args.kv_last_page_len) << 45
+                | lz::stride_class(&self.args.alibi_slopes) << 51
+                | lz::stride_class(&self.args.sinks) << 57,
+            lz::stride_class(&self.args.score_mod)
+                | lz::stride_class(&self.args.score_params) << 6 | output << 12
+                | lse << 18 | lz::device_bits(self.args.q.device()) << 24,
             self.axes.batch as u64,
             self.axes.heads as u64,
             self.axes.kv_heads as u64,
@@ -297,6 +340,8 @@ impl AttentionGqaDecodePagedCall<'_> {
             self.axes.num_pages as u64,
             self.axes.page_size as u64,
             self.axes.num_indices as u64,
+            self.axes.score_mod_bytes as u64,
+            self.axes.score_param_count as u64,
             self.max_pages as u64 as u64,
             self.window_left as u64,
             f64::from(self.soft_cap).to_bits(),
@@ -308,12 +353,12 @@ impl AttentionGqaDecodePagedCall<'_> {
 impl AttentionGqaDecodePagedCall<'_> {
     lz::output!(
         self, output_spec, fits_output: self.dtype_t?, [batch, heads, head_dim], same(q, k_cache, v_cache,
-            kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks), any()
+            kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_params), any(score_mod)
     );
     lz::output!(
         self, lse_spec, fits_lse if self.return_lse;
         lz::DType::F32, [batch, heads], same(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len,
-            alibi_slopes, sinks), any()
+            alibi_slopes, sinks, score_params), any(score_mod)
     );
     #[inline(always)]
     #[allow(unused_variables, reason = "schemas differ in what they use")]

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_DECODE_PAGED_FP8: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.decode.paged.fp8",
     1,
-    "4215b21a377bd42171c47d1ff446a4c05e17d31bcc59ec331386aad5742afe7f",
+    "ccf88adf94cbf3d270239d779ea64c8f684d338e766bc850cab14dab78abda31",
     "schemas/ops/attention/gqa/decode.paged.fp8.yaml",
     include_str!("../../schemas/ops/attention/gqa/decode.paged.fp8.yaml"),
     &FIELDS,
@@ -28,7 +28,8 @@ lz::enumeration!(
 /// ```text
 ///     z    = sm_scale * k_scale[g] * q[b,h] · k[b,j,g]
 ///     c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
+///     a    = c + alibi_slopes[b,h] * (j - (L - 1))
+///     s[j] = score_mod(a)
 ///     p[j] = exp(s[j]) / Σ_l exp(s[l])
 ///     output[b,h] = v_scale[g] * Σ_j p[j] v[b,j,g]
 ///     lse[b,h]    = log Σ_j exp(s[j])
@@ -40,6 +41,11 @@ lz::enumeration!(
 ///
 /// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
 /// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+///
+/// `score_mod` is the text of an expression over `score` (a above), `b` (the request), `h`, `q_idx` (0), `kv_idx` (j), `q_pos` (L - 1), `inf`
+/// and the parameters `p0`, `p1`, … (`score_params[b,h]`), such as `score + p0 * (kv_idx - q_pos)`; absent means a. Numbers are
+/// f64 and follow IEEE 754; operators and functions are those of schemas, and division by zero is no error. An expression
+/// cannot refer to pages or slots.
 ///
 /// With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 #[derive(Clone, Copy)]
@@ -64,6 +70,10 @@ pub struct AttentionGqaDecodePagedFp8<'a> {
     pub k_scale: Option<lz::TensorView<'a>>,
     /// Factor of the stored values of each head, or of all; absent means 1.
     pub v_scale: Option<lz::TensorView<'a>>,
+    /// Text of an expression that replaces each score; Python takes a `str`.
+    pub score_mod: Option<lz::TensorView<'a>>,
+    /// Parameters of `score_mod` of each request and head: `p0`, `p1`, ….
+    pub score_params: Option<lz::TensorView<'a>>,
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
     pub window_left: Option<i64>,
     /// Soft cap of the scores (tanh); 0 disables it. Default: `0`.
@@ -82,22 +92,23 @@ lz::arguments!(
     AttentionGqaDecodePagedFp8;
     required(q: tensor, k_cache: tensor, v_cache: tensor, kv_indptr: tensor, kv_indices: tensor,
         kv_last_page_len: tensor);
-    optional(alibi_slopes: tensor, sinks: tensor, k_scale: tensor, v_scale: tensor, window_left: i64,
-        soft_cap: f32, sm_scale: f32, return_lse: bool, layout: AttentionGqaDecodePagedFp8Layout,
-        max_pages: i64);
+    optional(alibi_slopes: tensor, sinks: tensor, k_scale: tensor, v_scale: tensor, score_mod: tensor,
+        score_params: tensor, window_left: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
+        layout: AttentionGqaDecodePagedFp8Layout, max_pages: i64);
     order(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale,
-        v_scale, window_left, soft_cap, sm_scale, return_lse, layout, max_pages)
+        v_scale, score_mod, score_params, window_left, soft_cap, sm_scale, return_lse, layout, max_pages)
 );
 
 lz::axes!(
-    AttentionGqaDecodePagedFp8Axes: batch, heads, kv_heads, head_dim, num_pages, page_size, num_indices
+    AttentionGqaDecodePagedFp8Axes: batch, heads, kv_heads, head_dim, num_pages, page_size, num_indices,
+        score_mod_bytes, score_param_count
 );
 
 lz::checked_call!(
     "attention.gqa.decode.paged.fp8", ATTENTION_GQA_DECODE_PAGED_FP8, AttentionGqaDecodePagedFp8,
         AttentionGqaDecodePagedFp8Axes, AttentionGqaDecodePagedFp8Call;
     inputs(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale,
-        v_scale);
+        v_scale, score_mod, score_params);
     params(window_left: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
         layout: AttentionGqaDecodePagedFp8Layout, max_pages: i64);
     dtypes(dtype_t = "T", dtype_c = "C");
@@ -123,7 +134,7 @@ impl<'a> AttentionGqaDecodePagedFp8<'a> {
     ) -> Option<&'r AttentionGqaDecodePagedFp8Call<'c>> {
         let mut axes = lz::unbound!(
             AttentionGqaDecodePagedFp8Axes: batch, heads, kv_heads, head_dim, num_pages, page_size,
-                num_indices
+                num_indices, score_mod_bytes, score_param_count
         );
         let mut dtype_t = 0u8;
         let mut dtype_c = 0u8;
@@ -180,6 +191,18 @@ impl<'a> AttentionGqaDecodePagedFp8<'a> {
             lz::has_dtype(view, lz::DType::F32)?;
             lz::rank_at_most(view, 1)?;
         }
+        if let Some(view) = &self.score_mod {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::U8)?;
+            lz::shape!(view, axes, [score_mod_bytes]);
+        }
+        if let Some(view) = &self.score_params {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::F32)?;
+            lz::shape!(view, axes, [batch, heads, score_param_count]);
+        }
+        axes.score_mod_bytes = axes.score_mod_bytes.max(0);
+        axes.score_param_count = axes.score_param_count.max(0);
         let window_left = self.window_left.unwrap_or(-1);
         let soft_cap = self.soft_cap.unwrap_or(0.0);
         let sm_scale = match self.sm_scale {
@@ -215,15 +238,19 @@ impl<'a> AttentionGqaDecodePagedFp8<'a> {
         lz::holds(axes.page_size >= 1i64)?;
         lz::holds(axes.batch >= 1i64 || axes.num_indices == 0i64)?;
         lz::holds(axes.num_pages >= 1i64 || axes.num_indices == 0i64)?;
+        lz::holds(self.score_mod.is_some() || !self.score_params.is_some())?;
+        lz::every!(self, contiguous: score_mod);
+        lz::every!(self, on_host: score_mod);
         lz::same_device!(
             self: q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale,
-                v_scale
+                v_scale, score_params
         );
         lz::value_rule!(self, kv_indptr: indptr_within_ok(axes.num_indices));
         lz::value_rule!(self, kv_indices: index_ok(axes.num_pages));
         lz::value_rule!(self, kv_last_page_len: range_ok(0i64, axes.page_size));
         lz::value_rule!(self, k_scale: range_ok(0.0f64, 16.0f64));
         lz::value_rule!(self, v_scale: range_ok(0.0f64, 16.0f64));
+        lz::value_rule!(self, score_mod: score_mod_ok(axes.score_param_count));
         Some(
             checked
                 .insert(AttentionGqaDecodePagedFp8Call {
@@ -242,7 +269,7 @@ impl<'a> AttentionGqaDecodePagedFp8<'a> {
     }
 }
 
-static FIELDS: [lz::Field; 32] = [
+static FIELDS: [lz::Field; 38] = [
     lz::Field::axis("batch", 0, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("kv_heads", 2, None),
@@ -250,31 +277,37 @@ static FIELDS: [lz::Field; 32] = [
     lz::Field::axis("num_pages", 4, Some(&[64, 1024, 16384])),
     lz::Field::axis("page_size", 5, None),
     lz::Field::axis("num_indices", 6, Some(&[16, 64, 256, 1024, 4096])),
+    lz::Field::axis("score_mod_bytes", 7, Some(&[])),
+    lz::Field::axis("score_param_count", 8, Some(&[])),
     lz::Field::scalar("window_left", lz::FieldKind::Int, 0),
     lz::Field::scalar("soft_cap", lz::FieldKind::Float, 1),
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 2),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 0, 1),
     lz::Field::cases("layout", AttentionGqaDecodePagedFp8Layout::CASES, 0, 1, 5),
-    lz::Field::statistic("max_pages", 7, &[-1, 1, 16, 64, 256, 1024, 4096]),
+    lz::Field::statistic("max_pages", 9, &[-1, 1, 16, 64, 256, 1024, 4096]),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 6, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 7, 1),
     lz::Field::flag("given(k_scale)", lz::FieldKind::Given, 0, 8, 1),
     lz::Field::flag("given(v_scale)", lz::FieldKind::Given, 0, 9, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 10, 5),
-    lz::Field::flag("C", lz::FieldKind::DType, 0, 15, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 20, 6),
-    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 26, 6),
-    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 32, 6),
-    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 38, 6),
-    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 44, 6),
-    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 50, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 56, 6),
+    lz::Field::flag("given(score_mod)", lz::FieldKind::Given, 0, 10, 1),
+    lz::Field::flag("given(score_params)", lz::FieldKind::Given, 0, 11, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 12, 5),
+    lz::Field::flag("C", lz::FieldKind::DType, 0, 17, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 22, 6),
+    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 28, 6),
+    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 34, 6),
+    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 40, 6),
+    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 46, 6),
+    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 52, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 58, 6),
     lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 1, 0, 6),
     lz::Field::flag("strides(k_scale)", lz::FieldKind::Strides, 1, 6, 6),
     lz::Field::flag("strides(v_scale)", lz::FieldKind::Strides, 1, 12, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 18, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 24, 6),
-    lz::Field::flag("place", lz::FieldKind::Device, 1, 30, 11),
+    lz::Field::flag("strides(score_mod)", lz::FieldKind::Strides, 1, 18, 6),
+    lz::Field::flag("strides(score_params)", lz::FieldKind::Strides, 1, 24, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 30, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 36, 6),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 42, 11),
 ];
 
 impl AttentionGqaDecodePagedFp8Call<'_> {
@@ -283,26 +316,30 @@ impl AttentionGqaDecodePagedFp8Call<'_> {
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
         lz::Context::packed(
-            lz::Extent::new(2, 8, 3),
+            lz::Extent::new(2, 10, 3),
             [
                 u64::from(self.return_lse) | (self.layout as u32 as u64) << 1
                     | u64::from(self.args.alibi_slopes.is_some()) << 6
                     | u64::from(self.args.sinks.is_some()) << 7
                     | u64::from(self.args.k_scale.is_some()) << 8
                     | u64::from(self.args.v_scale.is_some()) << 9
-                    | lz::dtype_bits(self.dtype_t) << 10
-                    | lz::dtype_bits(self.dtype_c) << 15
-                    | lz::stride_class(&self.args.q) << 20
-                    | lz::stride_class(&self.args.k_cache) << 26
-                    | lz::stride_class(&self.args.v_cache) << 32
-                    | lz::stride_class(&self.args.kv_indptr) << 38
-                    | lz::stride_class(&self.args.kv_indices) << 44
-                    | lz::stride_class(&self.args.kv_last_page_len) << 50
-                    | lz::stride_class(&self.args.alibi_slopes) << 56,
+                    | u64::from(self.args.score_mod.is_some()) << 10
+                    | u64::from(self.args.score_params.is_some()) << 11
+                    | lz::dtype_bits(self.dtype_t) << 12
+                    | lz::dtype_bits(self.dtype_c) << 17
+                    | lz::stride_class(&self.args.q) << 22
+                    | lz::stride_class(&self.args.k_cache) << 28
+                    | lz::stride_class(&self.args.v_cache) << 34
+                    | lz::stride_class(&self.args.kv_indptr) << 40
+                    | lz::stride_class(&self.args.kv_indices) << 46
+                    | lz::stride_class(&self.args.kv_last_page_len) << 52
+                    | lz::stride_class(&self.args.alibi_slopes) << 58,
                 lz::stride_class(&self.args.sinks)
                     | lz::stride_class(&self.args.k_scale) << 6
-                    | lz::stride_class(&self.args.v_scale) << 12 | output << 18
-                    | lse << 24 | lz::device_bits(self.args.q.device()) << 30,
+                    | lz::stride_class(&self.args.v_scale) << 12
+                    | lz::stride_class(&self.args.score_mod) << 18
+                    | lz::stride_class(&self.args.score_params) << 24 | output << 30
+                    | lse << 36 | lz::device_bits(self.args.q.device()) << 42,
                 self.axes.batch as u64,
                 self.axes.heads as u64,
                 self.axes.kv_heads as u64,
@@ -310,6 +347,8 @@ impl AttentionGqaDecodePagedFp8Call<'_> {
                 self.axes.num_pages as u64,
                 self.axes.page_size as u64,
                 self.axes.num_indices as u64,
+                self.axes.score_mod_bytes as u64,
+                self.axes.score_param_count as u64,
                 self.max_pages as u64 as u64,
                 self.window_left as u64,
                 f64::from(self.soft_cap).to_bits(),
@@ -322,12 +361,13 @@ impl AttentionGqaDecodePagedFp8Call<'_> {
 impl AttentionGqaDecodePagedFp8Call<'_> {
     lz::output!(
         self, output_spec, fits_output: self.dtype_t?, [batch, heads, head_dim], same(q, k_cache, v_cache,
-            kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale), any()
+            kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, score_params),
+            any(score_mod)
     );
     lz::output!(
         self, lse_spec, fits_lse if self.return_lse;
         lz::DType::F32, [batch, heads], same(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len,
-            alibi_slopes, sinks, k_scale, v_scale), any()
+            alibi_slopes, sinks, k_scale, v_scale, score_params), any(score_mod)
     );
     #[inline(always)]
     #[allow(unused_variables, reason = "schemas differ in what they use")]

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_PREFILL_PAGED: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.prefill.paged",
     1,
-    "7b1ae668e65bd23261031747fc556f3ffb8ab1af841143e3d3ca9abcc5243cf6",
+    "f55a09a52fcb65ed2e20083384f884e35ef8a2a24c7cf37ebe2f27b590fbff76",
     "schemas/ops/attention/gqa/prefill.paged.yaml",
     include_str!("../../schemas/ops/attention/gqa/prefill.paged.yaml"),
     &FIELDS,
@@ -38,6 +38,10 @@ pub struct AttentionGqaPrefillPagedArguments<'a, const NUMBER: u8> {
     pub alibi_slopes: Option<lz::TensorView<'a>>,
     /// Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
     pub sinks: Option<lz::TensorView<'a>>,
+    /// Text of an expression that replaces each score; Python takes a `str`.
+    pub score_mod: Option<lz::TensorView<'a>>,
+    /// Parameters of `score_mod` of each request and head: `p0`, `p1`, ….
+    pub score_params: Option<lz::TensorView<'a>>,
     /// Whether later keys are masked. Default: `false`.
     pub causal: Option<bool>,
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
@@ -72,7 +76,8 @@ pub struct AttentionGqaPrefillPagedArguments<'a, const NUMBER: u8> {
 /// ```text
 ///     z      = sm_scale * q[i,h] · k[b,j,g]
 ///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[i,j] = c + alibi_slopes[b,h] * (j - t)
+///     a      = c + alibi_slopes[b,h] * (j - t)
+///     s[i,j] = score_mod(a)
 ///     p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
 ///     output[i,h] = Σ_j p[i,j] v[b,j,g]
 ///     lse[i,h]    = log Σ_j exp(s[i,j])
@@ -85,6 +90,11 @@ pub struct AttentionGqaPrefillPagedArguments<'a, const NUMBER: u8> {
 /// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
 /// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
 ///
+/// `score_mod` is the text of an expression over `score` (a above), `b` (the request), `h`, `q_idx` (i), `kv_idx` (j), `q_pos` (t), `inf`
+/// and the parameters `p0`, `p1`, … (`score_params[b,h]`), such as `score if q_pos - kv_idx < 64 else -inf`; absent means a. Numbers
+/// are f64 and follow IEEE 754; operators and functions are those of schemas, and division by zero is no error. Indices count
+/// from the beginning of the request: an expression cannot refer to positions in the concatenated queries, to pages or to slots.
+///
 /// A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
 /// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
 /// aligned at the end of each request; there is no offset parameter.
@@ -94,21 +104,24 @@ lz::arguments!(
     AttentionGqaPrefillPagedArguments < NUMBER >;
     required(q: tensor, k_cache: tensor, v_cache: tensor, qo_indptr: tensor, kv_indptr: tensor,
         kv_indices: tensor, kv_last_page_len: tensor);
-    optional(alibi_slopes: tensor, sinks: tensor, causal: bool, window_left: i64, window_right: i64,
-        soft_cap: f32, sm_scale: f32, return_lse: bool, layout: AttentionGqaPrefillPagedLayout,
-        max_seq_q: i64, max_pages: i64);
+    optional(alibi_slopes: tensor, sinks: tensor, score_mod: tensor, score_params: tensor, causal: bool,
+        window_left: i64, window_right: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
+        layout: AttentionGqaPrefillPagedLayout, max_seq_q: i64, max_pages: i64);
     order(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks,
-        causal, window_left, window_right, soft_cap, sm_scale, return_lse, layout, max_seq_q, max_pages)
+        score_mod, score_params, causal, window_left, window_right, soft_cap, sm_scale, return_lse, layout,
+        max_seq_q, max_pages)
 );
 
 lz::axes!(
-    AttentionGqaPrefillPagedAxes: total_q, heads, kv_heads, head_dim, num_pages, page_size, batch, num_indices
+    AttentionGqaPrefillPagedAxes: total_q, heads, kv_heads, head_dim, num_pages, page_size, batch,
+        num_indices, score_mod_bytes, score_param_count
 );
 
 lz::checked_call!(
     "attention.gqa.prefill.paged", ATTENTION_GQA_PREFILL_PAGED, AttentionGqaPrefillPaged,
         AttentionGqaPrefillPagedAxes, AttentionGqaPrefillPagedCall;
-    inputs(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks);
+    inputs(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks,
+        score_mod, score_params);
     params(causal: bool, window_left: i64, window_right: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
         layout: AttentionGqaPrefillPagedLayout, max_seq_q: i64, max_pages: i64);
     dtypes(dtype_t = "T");
@@ -142,7 +155,7 @@ impl<'a> AttentionGqaPrefillPaged<'a> {
     ) -> Option<&'r C> {
         let mut axes = lz::unbound!(
             AttentionGqaPrefillPagedAxes: total_q, heads, kv_heads, head_dim, num_pages, page_size, batch,
-                num_indices
+                num_indices, score_mod_bytes, score_param_count
         );
         let mut dtype_t = 0u8;
         let layout = self.layout.unwrap_or(AttentionGqaPrefillPagedLayout::Nhd);
@@ -191,9 +204,21 @@ impl<'a> AttentionGqaPrefillPaged<'a> {
             lz::has_dtype(view, lz::DType::F32)?;
             lz::shape!(view, axes, [heads]);
         }
+        if let Some(view) = &self.score_mod {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::U8)?;
+            lz::shape!(view, axes, [score_mod_bytes]);
+        }
+        if let Some(view) = &self.score_params {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::F32)?;
+            lz::shape!(view, axes, [batch, heads, score_param_count]);
+        }
         if NUMBER == 1 {
             lz::same_size(&mut axes.kv_heads, &mut axes.heads)?;
         }
+        axes.score_mod_bytes = axes.score_mod_bytes.max(0);
+        axes.score_param_count = axes.score_param_count.max(0);
         let causal = self.causal.unwrap_or(false);
         let window_left = self.window_left.unwrap_or(-1);
         let window_right = self.window_right.unwrap_or(-1);
@@ -235,13 +260,18 @@ impl<'a> AttentionGqaPrefillPaged<'a> {
         lz::holds(axes.page_size >= 1i64)?;
         lz::holds(axes.batch >= 1i64 || axes.num_indices == 0i64)?;
         lz::holds(axes.num_pages >= 1i64 || axes.num_indices == 0i64)?;
+        lz::holds(self.score_mod.is_some() || !self.score_params.is_some())?;
+        lz::every!(self, contiguous: score_mod);
+        lz::every!(self, on_host: score_mod);
         lz::same_device!(
-            self: q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks
+            self: q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes,
+                sinks, score_params
         );
         lz::value_rule!(self, qo_indptr: indptr_ok(axes.total_q));
         lz::value_rule!(self, kv_indptr: indptr_within_ok(axes.num_indices));
         lz::value_rule!(self, kv_indices: index_ok(axes.num_pages));
         lz::value_rule!(self, kv_last_page_len: range_ok(0i64, axes.page_size));
+        lz::value_rule!(self, score_mod: score_mod_ok(axes.score_param_count));
         Some(
             checked
                 .insert(
@@ -264,7 +294,7 @@ impl<'a> AttentionGqaPrefillPaged<'a> {
     }
 }
 
-static FIELDS: [lz::Field; 32] = [
+static FIELDS: [lz::Field; 38] = [
     lz::Field::axis("total_q", 0, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("kv_heads", 2, None),
@@ -273,6 +303,8 @@ static FIELDS: [lz::Field; 32] = [
     lz::Field::axis("page_size", 5, None),
     lz::Field::axis("batch", 6, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("num_indices", 7, Some(&[16, 64, 256, 1024, 4096])),
+    lz::Field::axis("score_mod_bytes", 8, Some(&[])),
+    lz::Field::axis("score_param_count", 9, Some(&[])),
     lz::Field::flag("causal", lz::FieldKind::Bool, 0, 0, 1),
     lz::Field::scalar("window_left", lz::FieldKind::Int, 0),
     lz::Field::scalar("window_right", lz::FieldKind::Int, 1),
@@ -280,23 +312,27 @@ static FIELDS: [lz::Field; 32] = [
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 3),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 1, 1),
     lz::Field::cases("layout", AttentionGqaPrefillPagedLayout::CASES, 0, 2, 5),
-    lz::Field::statistic("max_seq_q", 8, &[-1, 1, 16, 128, 512, 2048, 8192]),
-    lz::Field::statistic("max_pages", 9, &[-1, 1, 16, 64, 256, 1024, 4096]),
+    lz::Field::statistic("max_seq_q", 10, &[-1, 1, 16, 128, 512, 2048, 8192]),
+    lz::Field::statistic("max_pages", 11, &[-1, 1, 16, 64, 256, 1024, 4096]),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 7, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 8, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 9, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 14, 6),
-    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 20, 6),
-    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 26, 6),
-    lz::Field::flag("strides(qo_indptr)", lz::FieldKind::Strides, 0, 32, 6),
-    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 38, 6),
-    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 44, 6),
-    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 50, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 56, 6),
+    lz::Field::flag("given(score_mod)", lz::FieldKind::Given, 0, 9, 1),
+    lz::Field::flag("given(score_params)", lz::FieldKind::Given, 0, 10, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 11, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 16, 6),
+    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 22, 6),
+    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 28, 6),
+    lz::Field::flag("strides(qo_indptr)", lz::FieldKind::Strides, 0, 34, 6),
+    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 40, 6),
+    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 46, 6),
+    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 52, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 58, 6),
     lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 1, 0, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 6, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 12, 6),
-    lz::Field::flag("place", lz::FieldKind::Device, 1, 18, 11),
+    lz::Field::flag("strides(score_mod)", lz::FieldKind::Strides, 1, 6, 6),
+    lz::Field::flag("strides(score_params)", lz::FieldKind::Strides, 1, 12, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 18, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 24, 6),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 30, 11),
 ];
 
 impl AttentionGqaPrefillPagedCall<'_> {
@@ -304,28 +340,32 @@ impl AttentionGqaPrefillPagedCall<'_> {
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
-        lz::Context::packed(lz::Extent::new(2, 10, 4), self.words(output, lse))
+        lz::Context::packed(lz::Extent::new(2, 12, 4), self.words(output, lse))
     }
     /// The words of the context.
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
-    fn words(&self, output: u64, lse: u64) -> [u64; 16] {
+    fn words(&self, output: u64, lse: u64) -> [u64; 18] {
         [
             u64::from(self.causal) | u64::from(self.return_lse) << 1
                 | (self.layout as u32 as u64) << 2
                 | u64::from(self.args.alibi_slopes.is_some()) << 7
                 | u64::from(self.args.sinks.is_some()) << 8
-                | lz::dtype_bits(self.dtype_t) << 9
-                | lz::stride_class(&self.args.q) << 14
-                | lz::stride_class(&self.args.k_cache) << 20
-                | lz::stride_class(&self.args.v_cache) << 26
-                | lz::stride_class(&self.args.qo_indptr) << 32
-                | lz::stride_class(&self.args.kv_indptr) << 38
-                | lz::stride_class(&self.args.kv_indices) << 44
-                | lz::stride_class(&self.args.kv_last_page_len) << 50
-                | lz::stride_class(&self.args.alibi_slopes) << 56,
-            lz::stride_class(&self.args.sinks) | output << 6 | lse << 12
-                | lz::device_bits(self.args.q.device()) << 18,
+                | u64::from(self.args.score_mod.is_some()) << 9
+                | u64::from(self.args.score_params.is_some()) << 10
+                | lz::dtype_bits(self.dtype_t) << 11
+                | lz::stride_class(&self.args.q) << 16
+                | lz::stride_class(&self.args.k_cache) << 22
+                | lz::stride_class(&self.args.v_cache) << 28
+                | lz::stride_class(&self.args.qo_indptr) << 34
+                | lz::stride_class(&self.args.kv_indptr) << 40
+                | lz::stride_class(&self.args.kv_indices) << 46
+                | lz::stride_class(&self.args.kv_last_page_len) << 52
+                | lz::stride_class(&self.args.alibi_slopes) << 58,
+            lz::stride_class(&self.args.sinks)
+                | lz::stride_class(&self.args.score_mod) << 6
+                | lz::stride_class(&self.args.score_params) << 12 | output << 18
+                | lse << 24 | lz::device_bits(self.args.q.device()) << 30,
             self.axes.total_q as u64,
             self.axes.heads as u64,
             self.axes.kv_heads as u64,
@@ -334,6 +374,8 @@ impl AttentionGqaPrefillPagedCall<'_> {
             self.axes.page_size as u64,
             self.axes.batch as u64,
             self.axes.num_indices as u64,
+            self.axes.score_mod_bytes as u64,
+            self.axes.score_param_count as u64,
             self.max_seq_q as u64 as u64,
             self.max_pages as u64 as u64,
             self.window_left as u64,
@@ -347,12 +389,13 @@ impl AttentionGqaPrefillPagedCall<'_> {
 impl AttentionGqaPrefillPagedCall<'_> {
     lz::output!(
         self, output_spec, fits_output: self.dtype_t?, [total_q, heads, head_dim], same(q, k_cache, v_cache,
-            qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks), any()
+            qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_params),
+            any(score_mod)
     );
     lz::output!(
         self, lse_spec, fits_lse if self.return_lse;
         lz::DType::F32, [total_q, heads], same(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices,
-            kv_last_page_len, alibi_slopes, sinks), any()
+            kv_last_page_len, alibi_slopes, sinks, score_params), any(score_mod)
     );
     #[inline(always)]
     #[allow(unused_variables, reason = "schemas differ in what they use")]

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_PREFILL_PAGED_FP8: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.prefill.paged.fp8",
     1,
-    "7e21f7822d37c4c288e9df4bf93f98d644534a5abcc7d9886a15cfb340f6e53e",
+    "c4edc65b2b474b8736c9eb0cf6287c0460867373fd34817da201ece6bddad702",
     "schemas/ops/attention/gqa/prefill.paged.fp8.yaml",
     include_str!("../../schemas/ops/attention/gqa/prefill.paged.fp8.yaml"),
     &FIELDS,
@@ -30,7 +30,8 @@ lz::enumeration!(
 /// ```text
 ///     z      = sm_scale * k_scale[g] * q[i,h] · k[b,j,g]
 ///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[i,j] = c + alibi_slopes[b,h] * (j - t)
+///     a      = c + alibi_slopes[b,h] * (j - t)
+///     s[i,j] = score_mod(a)
 ///     p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
 ///     output[i,h] = v_scale[g] * Σ_j p[i,j] v[b,j,g]
 ///     lse[i,h]    = log Σ_j exp(s[i,j])
@@ -42,6 +43,11 @@ lz::enumeration!(
 ///
 /// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
 /// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+///
+/// `score_mod` is the text of an expression over `score` (a above), `b` (the request), `h`, `q_idx` (i), `kv_idx` (j), `q_pos` (t), `inf`
+/// and the parameters `p0`, `p1`, … (`score_params[b,h]`), such as `score if q_pos - kv_idx < 64 else -inf`; absent means a. Numbers
+/// are f64 and follow IEEE 754; operators and functions are those of schemas, and division by zero is no error. Indices count
+/// from the beginning of the request: an expression cannot refer to positions in the concatenated queries, to pages or to slots.
 ///
 /// A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
 /// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
@@ -70,6 +76,10 @@ pub struct AttentionGqaPrefillPagedFp8<'a> {
     pub k_scale: Option<lz::TensorView<'a>>,
     /// Factor of the stored values of each head, or of all; absent means 1.
     pub v_scale: Option<lz::TensorView<'a>>,
+    /// Text of an expression that replaces each score; Python takes a `str`.
+    pub score_mod: Option<lz::TensorView<'a>>,
+    /// Parameters of `score_mod` of each request and head: `p0`, `p1`, ….
+    pub score_params: Option<lz::TensorView<'a>>,
     /// Whether later keys are masked. Default: `false`.
     pub causal: Option<bool>,
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
@@ -94,24 +104,25 @@ lz::arguments!(
     AttentionGqaPrefillPagedFp8;
     required(q: tensor, k_cache: tensor, v_cache: tensor, qo_indptr: tensor, kv_indptr: tensor,
         kv_indices: tensor, kv_last_page_len: tensor);
-    optional(alibi_slopes: tensor, sinks: tensor, k_scale: tensor, v_scale: tensor, causal: bool,
-        window_left: i64, window_right: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
-        layout: AttentionGqaPrefillPagedFp8Layout, max_seq_q: i64, max_pages: i64);
+    optional(alibi_slopes: tensor, sinks: tensor, k_scale: tensor, v_scale: tensor, score_mod: tensor,
+        score_params: tensor, causal: bool, window_left: i64, window_right: i64, soft_cap: f32,
+        sm_scale: f32, return_lse: bool, layout: AttentionGqaPrefillPagedFp8Layout, max_seq_q: i64,
+        max_pages: i64);
     order(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks,
-        k_scale, v_scale, causal, window_left, window_right, soft_cap, sm_scale, return_lse, layout,
-        max_seq_q, max_pages)
+        k_scale, v_scale, score_mod, score_params, causal, window_left, window_right, soft_cap, sm_scale,
+        return_lse, layout, max_seq_q, max_pages)
 );
 
 lz::axes!(
     AttentionGqaPrefillPagedFp8Axes: total_q, heads, kv_heads, head_dim, num_pages, page_size, batch,
-        num_indices
+        num_indices, score_mod_bytes, score_param_count
 );
 
 lz::checked_call!(
     "attention.gqa.prefill.paged.fp8", ATTENTION_GQA_PREFILL_PAGED_FP8, AttentionGqaPrefillPagedFp8,
         AttentionGqaPrefillPagedFp8Axes, AttentionGqaPrefillPagedFp8Call;
     inputs(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks,
-        k_scale, v_scale);
+        k_scale, v_scale, score_mod, score_params);
     params(causal: bool, window_left: i64, window_right: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
         layout: AttentionGqaPrefillPagedFp8Layout, max_seq_q: i64, max_pages: i64);
     dtypes(dtype_t = "T", dtype_c = "C");
@@ -137,7 +148,7 @@ impl<'a> AttentionGqaPrefillPagedFp8<'a> {
     ) -> Option<&'r AttentionGqaPrefillPagedFp8Call<'c>> {
         let mut axes = lz::unbound!(
             AttentionGqaPrefillPagedFp8Axes: total_q, heads, kv_heads, head_dim, num_pages, page_size, batch,
-                num_indices
+                num_indices, score_mod_bytes, score_param_count
         );
         let mut dtype_t = 0u8;
         let mut dtype_c = 0u8;
@@ -197,6 +208,18 @@ impl<'a> AttentionGqaPrefillPagedFp8<'a> {
             lz::has_dtype(view, lz::DType::F32)?;
             lz::rank_at_most(view, 1)?;
         }
+        if let Some(view) = &self.score_mod {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::U8)?;
+            lz::shape!(view, axes, [score_mod_bytes]);
+        }
+        if let Some(view) = &self.score_params {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::F32)?;
+            lz::shape!(view, axes, [batch, heads, score_param_count]);
+        }
+        axes.score_mod_bytes = axes.score_mod_bytes.max(0);
+        axes.score_param_count = axes.score_param_count.max(0);
         let causal = self.causal.unwrap_or(false);
         let window_left = self.window_left.unwrap_or(-1);
         let window_right = self.window_right.unwrap_or(-1);
@@ -238,9 +261,12 @@ impl<'a> AttentionGqaPrefillPagedFp8<'a> {
         lz::holds(axes.page_size >= 1i64)?;
         lz::holds(axes.batch >= 1i64 || axes.num_indices == 0i64)?;
         lz::holds(axes.num_pages >= 1i64 || axes.num_indices == 0i64)?;
+        lz::holds(self.score_mod.is_some() || !self.score_params.is_some())?;
+        lz::every!(self, contiguous: score_mod);
+        lz::every!(self, on_host: score_mod);
         lz::same_device!(
             self: q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes,
-                sinks, k_scale, v_scale
+                sinks, k_scale, v_scale, score_params
         );
         lz::value_rule!(self, qo_indptr: indptr_ok(axes.total_q));
         lz::value_rule!(self, kv_indptr: indptr_within_ok(axes.num_indices));
@@ -248,6 +274,7 @@ impl<'a> AttentionGqaPrefillPagedFp8<'a> {
         lz::value_rule!(self, kv_last_page_len: range_ok(0i64, axes.page_size));
         lz::value_rule!(self, k_scale: range_ok(0.0f64, 16.0f64));
         lz::value_rule!(self, v_scale: range_ok(0.0f64, 16.0f64));
+        lz::value_rule!(self, score_mod: score_mod_ok(axes.score_param_count));
         Some(
             checked
                 .insert(AttentionGqaPrefillPagedFp8Call {
@@ -269,7 +296,7 @@ impl<'a> AttentionGqaPrefillPagedFp8<'a> {
     }
 }
 
-static FIELDS: [lz::Field; 37] = [
+static FIELDS: [lz::Field; 43] = [
     lz::Field::axis("total_q", 0, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("kv_heads", 2, None),
@@ -278,6 +305,8 @@ static FIELDS: [lz::Field; 37] = [
     lz::Field::axis("page_size", 5, None),
     lz::Field::axis("batch", 6, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("num_indices", 7, Some(&[16, 64, 256, 1024, 4096])),
+    lz::Field::axis("score_mod_bytes", 8, Some(&[])),
+    lz::Field::axis("score_param_count", 9, Some(&[])),
     lz::Field::flag("causal", lz::FieldKind::Bool, 0, 0, 1),
     lz::Field::scalar("window_left", lz::FieldKind::Int, 0),
     lz::Field::scalar("window_right", lz::FieldKind::Int, 1),
@@ -285,28 +314,32 @@ static FIELDS: [lz::Field; 37] = [
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 3),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 1, 1),
     lz::Field::cases("layout", AttentionGqaPrefillPagedFp8Layout::CASES, 0, 2, 5),
-    lz::Field::statistic("max_seq_q", 8, &[-1, 1, 16, 128, 512, 2048, 8192]),
-    lz::Field::statistic("max_pages", 9, &[-1, 1, 16, 64, 256, 1024, 4096]),
+    lz::Field::statistic("max_seq_q", 10, &[-1, 1, 16, 128, 512, 2048, 8192]),
+    lz::Field::statistic("max_pages", 11, &[-1, 1, 16, 64, 256, 1024, 4096]),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 7, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 8, 1),
     lz::Field::flag("given(k_scale)", lz::FieldKind::Given, 0, 9, 1),
     lz::Field::flag("given(v_scale)", lz::FieldKind::Given, 0, 10, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 11, 5),
-    lz::Field::flag("C", lz::FieldKind::DType, 0, 16, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 21, 6),
-    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 27, 6),
-    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 33, 6),
-    lz::Field::flag("strides(qo_indptr)", lz::FieldKind::Strides, 0, 39, 6),
-    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 45, 6),
-    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 51, 6),
-    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 57, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 1, 0, 6),
-    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 1, 6, 6),
-    lz::Field::flag("strides(k_scale)", lz::FieldKind::Strides, 1, 12, 6),
-    lz::Field::flag("strides(v_scale)", lz::FieldKind::Strides, 1, 18, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 24, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 30, 6),
-    lz::Field::flag("place", lz::FieldKind::Device, 1, 36, 11),
+    lz::Field::flag("given(score_mod)", lz::FieldKind::Given, 0, 11, 1),
+    lz::Field::flag("given(score_params)", lz::FieldKind::Given, 0, 12, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 13, 5),
+    lz::Field::flag("C", lz::FieldKind::DType, 0, 18, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 23, 6),
+    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 29, 6),
+    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 35, 6),
+    lz::Field::flag("strides(qo_indptr)", lz::FieldKind::Strides, 0, 41, 6),
+    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 47, 6),
+    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 53, 6),
+    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 1, 0, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 1, 6, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 1, 12, 6),
+    lz::Field::flag("strides(k_scale)", lz::FieldKind::Strides, 1, 18, 6),
+    lz::Field::flag("strides(v_scale)", lz::FieldKind::Strides, 1, 24, 6),
+    lz::Field::flag("strides(score_mod)", lz::FieldKind::Strides, 1, 30, 6),
+    lz::Field::flag("strides(score_params)", lz::FieldKind::Strides, 1, 36, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 42, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 48, 6),
+    lz::Field::flag("place", lz::FieldKind::Device, 2, 0, 11),
 ];
 
 impl AttentionGqaPrefillPagedFp8Call<'_> {
@@ -315,7 +348,7 @@ impl AttentionGqaPrefillPagedFp8Call<'_> {
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
         lz::Context::packed(
-            lz::Extent::new(2, 10, 4),
+            lz::Extent::new(3, 12, 4),
             [
                 u64::from(self.causal) | u64::from(self.return_lse) << 1
                     | (self.layout as u32 as u64) << 2
@@ -323,20 +356,25 @@ impl AttentionGqaPrefillPagedFp8Call<'_> {
                     | u64::from(self.args.sinks.is_some()) << 8
                     | u64::from(self.args.k_scale.is_some()) << 9
                     | u64::from(self.args.v_scale.is_some()) << 10
-                    | lz::dtype_bits(self.dtype_t) << 11
-                    | lz::dtype_bits(self.dtype_c) << 16
-                    | lz::stride_class(&self.args.q) << 21
-                    | lz::stride_class(&self.args.k_cache) << 27
-                    | lz::stride_class(&self.args.v_cache) << 33
-                    | lz::stride_class(&self.args.qo_indptr) << 39
-                    | lz::stride_class(&self.args.kv_indptr) << 45
-                    | lz::stride_class(&self.args.kv_indices) << 51
-                    | lz::stride_class(&self.args.kv_last_page_len) << 57,
-                lz::stride_class(&self.args.alibi_slopes)
-                    | lz::stride_class(&self.args.sinks) << 6
-                    | lz::stride_class(&self.args.k_scale) << 12
-                    | lz::stride_class(&self.args.v_scale) << 18 | output << 24
-                    | lse << 30 | lz::device_bits(self.args.q.device()) << 36,
+                    | u64::from(self.args.score_mod.is_some()) << 11
+                    | u64::from(self.args.score_params.is_some()) << 12
+                    | lz::dtype_bits(self.dtype_t) << 13
+                    | lz::dtype_bits(self.dtype_c) << 18
+                    | lz::stride_class(&self.args.q) << 23
+                    | lz::stride_class(&self.args.k_cache) << 29
+                    | lz::stride_class(&self.args.v_cache) << 35
+                    | lz::stride_class(&self.args.qo_indptr) << 41
+                    | lz::stride_class(&self.args.kv_indptr) << 47
+                    | lz::stride_class(&self.args.kv_indices) << 53,
+                lz::stride_class(&self.args.kv_last_page_len)
+                    | lz::stride_class(&self.args.alibi_slopes) << 6
+                    | lz::stride_class(&self.args.sinks) << 12
+                    | lz::stride_class(&self.args.k_scale) << 18
+                    | lz::stride_class(&self.args.v_scale) << 24
+                    | lz::stride_class(&self.args.score_mod) << 30
+                    | lz::stride_class(&self.args.score_params) << 36 | output << 42
+                    | lse << 48,
+                lz::device_bits(self.args.q.device()),
                 self.axes.total_q as u64,
                 self.axes.heads as u64,
                 self.axes.kv_heads as u64,
@@ -345,6 +383,8 @@ impl AttentionGqaPrefillPagedFp8Call<'_> {
                 self.axes.page_size as u64,
                 self.axes.batch as u64,
                 self.axes.num_indices as u64,
+                self.axes.score_mod_bytes as u64,
+                self.axes.score_param_count as u64,
                 self.max_seq_q as u64 as u64,
                 self.max_pages as u64 as u64,
                 self.window_left as u64,
@@ -359,12 +399,13 @@ impl AttentionGqaPrefillPagedFp8Call<'_> {
 impl AttentionGqaPrefillPagedFp8Call<'_> {
     lz::output!(
         self, output_spec, fits_output: self.dtype_t?, [total_q, heads, head_dim], same(q, k_cache, v_cache,
-            qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale), any()
+            qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale,
+            score_params), any(score_mod)
     );
     lz::output!(
         self, lse_spec, fits_lse if self.return_lse;
         lz::DType::F32, [total_q, heads], same(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices,
-            kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale), any()
+            kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, score_params), any(score_mod)
     );
     #[inline(always)]
     #[allow(unused_variables, reason = "schemas differ in what they use")]

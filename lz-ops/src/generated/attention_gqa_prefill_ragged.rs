@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_PREFILL_RAGGED: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.prefill.ragged",
     1,
-    "c8ac6b3cc5a7d0ffe1d421f3a430b722009e5fe75b2cbcbb50fb9acef37e2b82",
+    "23726447e82612ce7f1c965b08ed85a8119285e13f796ff96843ab119cfc2384",
     "schemas/ops/attention/gqa/prefill.ragged.yaml",
     include_str!("../../schemas/ops/attention/gqa/prefill.ragged.yaml"),
     &FIELDS,
@@ -29,6 +29,10 @@ pub struct AttentionGqaPrefillRaggedArguments<'a, const NUMBER: u8> {
     pub alibi_slopes: Option<lz::TensorView<'a>>,
     /// Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
     pub sinks: Option<lz::TensorView<'a>>,
+    /// Text of an expression that replaces each score; Python takes a `str`.
+    pub score_mod: Option<lz::TensorView<'a>>,
+    /// Parameters of `score_mod` of each request and head: `p0`, `p1`, ….
+    pub score_params: Option<lz::TensorView<'a>>,
     /// Whether later keys are masked. Default: `false`.
     pub causal: Option<bool>,
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
@@ -56,7 +60,8 @@ pub struct AttentionGqaPrefillRaggedArguments<'a, const NUMBER: u8> {
 /// ```text
 ///     z      = sm_scale * q[i,h] · k[j,g]
 ///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[i,j] = c + alibi_slopes[b,h] * (j - t)
+///     a      = c + alibi_slopes[b,h] * (j - t)
+///     s[i,j] = score_mod(a)
 ///     p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])          over the keys of the same request
 ///     output[i,h] = Σ_j p[i,j] v[j,g]
 ///     lse[i,h]    = log Σ_j exp(s[i,j])
@@ -69,6 +74,11 @@ pub struct AttentionGqaPrefillRaggedArguments<'a, const NUMBER: u8> {
 /// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
 /// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
 ///
+/// `score_mod` is the text of an expression over `score` (a above), `b` (the request), `h`, `q_idx` (i), `kv_idx` (j), `q_pos` (t), `inf`
+/// and the parameters `p0`, `p1`, … (`score_params[b,h]`), such as `score if q_pos - kv_idx < 64 else -inf`; absent means a. Numbers
+/// are f64 and follow IEEE 754; operators and functions are those of schemas, and division by zero is no error. Indices count
+/// from the beginning of the request: an expression cannot refer to positions in the concatenated tensors.
+///
 /// A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
 /// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
 /// aligned at the end of each request; there is no offset parameter.
@@ -77,18 +87,22 @@ pub type AttentionGqaPrefillRagged<'a> = AttentionGqaPrefillRaggedArguments<'a, 
 lz::arguments!(
     AttentionGqaPrefillRaggedArguments < NUMBER >;
     required(q: tensor, k: tensor, v: tensor, qo_indptr: tensor, kv_indptr: tensor);
-    optional(alibi_slopes: tensor, sinks: tensor, causal: bool, window_left: i64, window_right: i64,
-        soft_cap: f32, sm_scale: f32, return_lse: bool, max_seq_q: i64, max_seq_kv: i64);
-    order(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal, window_left, window_right, soft_cap,
-        sm_scale, return_lse, max_seq_q, max_seq_kv)
+    optional(alibi_slopes: tensor, sinks: tensor, score_mod: tensor, score_params: tensor, causal: bool,
+        window_left: i64, window_right: i64, soft_cap: f32, sm_scale: f32, return_lse: bool, max_seq_q: i64,
+        max_seq_kv: i64);
+    order(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, score_mod, score_params, causal, window_left,
+        window_right, soft_cap, sm_scale, return_lse, max_seq_q, max_seq_kv)
 );
 
-lz::axes!(AttentionGqaPrefillRaggedAxes: total_q, total_k, heads, kv_heads, head_dim, head_dim_v, batch);
+lz::axes!(
+    AttentionGqaPrefillRaggedAxes: total_q, total_k, heads, kv_heads, head_dim, head_dim_v, batch,
+        score_mod_bytes, score_param_count
+);
 
 lz::checked_call!(
     "attention.gqa.prefill.ragged", ATTENTION_GQA_PREFILL_RAGGED, AttentionGqaPrefillRagged,
         AttentionGqaPrefillRaggedAxes, AttentionGqaPrefillRaggedCall;
-    inputs(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks);
+    inputs(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, score_mod, score_params);
     params(causal: bool, window_left: i64, window_right: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
         max_seq_q: i64, max_seq_kv: i64);
     dtypes(dtype_t = "T");
@@ -121,7 +135,8 @@ impl<'a> AttentionGqaPrefillRagged<'a> {
         wrap: impl FnOnce(AttentionGqaPrefillRaggedCall<'c>) -> C,
     ) -> Option<&'r C> {
         let mut axes = lz::unbound!(
-            AttentionGqaPrefillRaggedAxes: total_q, total_k, heads, kv_heads, head_dim, head_dim_v, batch
+            AttentionGqaPrefillRaggedAxes: total_q, total_k, heads, kv_heads, head_dim, head_dim_v, batch,
+                score_mod_bytes, score_param_count
         );
         let mut dtype_t = 0u8;
         let view = lz::sound(&self.q)?;
@@ -149,9 +164,21 @@ impl<'a> AttentionGqaPrefillRagged<'a> {
             lz::has_dtype(view, lz::DType::F32)?;
             lz::shape!(view, axes, [heads]);
         }
+        if let Some(view) = &self.score_mod {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::U8)?;
+            lz::shape!(view, axes, [score_mod_bytes]);
+        }
+        if let Some(view) = &self.score_params {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::F32)?;
+            lz::shape!(view, axes, [batch, heads, score_param_count]);
+        }
         if NUMBER == 1 {
             lz::same_size(&mut axes.kv_heads, &mut axes.heads)?;
         }
+        axes.score_mod_bytes = axes.score_mod_bytes.max(0);
+        axes.score_param_count = axes.score_param_count.max(0);
         let causal = self.causal.unwrap_or(false);
         let window_left = self.window_left.unwrap_or(-1);
         let window_right = self.window_right.unwrap_or(-1);
@@ -191,9 +218,13 @@ impl<'a> AttentionGqaPrefillRagged<'a> {
         }
         lz::holds(axes.batch >= 1i64 || axes.total_q == 0i64)?;
         lz::holds(axes.batch >= 1i64 || axes.total_k == 0i64)?;
-        lz::same_device!(self: q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks);
+        lz::holds(self.score_mod.is_some() || !self.score_params.is_some())?;
+        lz::every!(self, contiguous: score_mod);
+        lz::every!(self, on_host: score_mod);
+        lz::same_device!(self: q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, score_params);
         lz::value_rule!(self, qo_indptr: indptr_ok(axes.total_q));
         lz::value_rule!(self, kv_indptr: indptr_ok(axes.total_k));
+        lz::value_rule!(self, score_mod: score_mod_ok(axes.score_param_count));
         Some(
             checked
                 .insert(
@@ -215,7 +246,7 @@ impl<'a> AttentionGqaPrefillRagged<'a> {
     }
 }
 
-static FIELDS: [lz::Field; 28] = [
+static FIELDS: [lz::Field; 34] = [
     lz::Field::axis("total_q", 0, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis(
         "total_k",
@@ -227,27 +258,33 @@ static FIELDS: [lz::Field; 28] = [
     lz::Field::axis("head_dim", 4, None),
     lz::Field::axis("head_dim_v", 5, None),
     lz::Field::axis("batch", 6, Some(&[1, 4, 16, 64, 256])),
+    lz::Field::axis("score_mod_bytes", 7, Some(&[])),
+    lz::Field::axis("score_param_count", 8, Some(&[])),
     lz::Field::flag("causal", lz::FieldKind::Bool, 0, 0, 1),
     lz::Field::scalar("window_left", lz::FieldKind::Int, 0),
     lz::Field::scalar("window_right", lz::FieldKind::Int, 1),
     lz::Field::scalar("soft_cap", lz::FieldKind::Float, 2),
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 3),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 1, 1),
-    lz::Field::statistic("max_seq_q", 7, &[-1, 1, 16, 128, 512, 2048, 8192]),
-    lz::Field::statistic("max_seq_kv", 8, &[-1, 128, 512, 2048, 8192, 32768]),
+    lz::Field::statistic("max_seq_q", 9, &[-1, 1, 16, 128, 512, 2048, 8192]),
+    lz::Field::statistic("max_seq_kv", 10, &[-1, 128, 512, 2048, 8192, 32768]),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 2, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 3, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 4, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 9, 6),
-    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 15, 6),
-    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 21, 6),
-    lz::Field::flag("strides(qo_indptr)", lz::FieldKind::Strides, 0, 27, 6),
-    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 33, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 39, 6),
-    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 45, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 51, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 57, 6),
-    lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
+    lz::Field::flag("given(score_mod)", lz::FieldKind::Given, 0, 4, 1),
+    lz::Field::flag("given(score_params)", lz::FieldKind::Given, 0, 5, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 6, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 11, 6),
+    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 17, 6),
+    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 23, 6),
+    lz::Field::flag("strides(qo_indptr)", lz::FieldKind::Strides, 0, 29, 6),
+    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 35, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 41, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 47, 6),
+    lz::Field::flag("strides(score_mod)", lz::FieldKind::Strides, 0, 53, 6),
+    lz::Field::flag("strides(score_params)", lz::FieldKind::Strides, 1, 0, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 6, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 12, 6),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 18, 11),
 ];
 
 impl AttentionGqaPrefillRaggedCall<'_> {
@@ -255,24 +292,29 @@ impl AttentionGqaPrefillRaggedCall<'_> {
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
-        lz::Context::packed(lz::Extent::new(2, 9, 4), self.words(output, lse))
+        lz::Context::packed(lz::Extent::new(2, 11, 4), self.words(output, lse))
     }
     /// The words of the context.
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
-    fn words(&self, output: u64, lse: u64) -> [u64; 15] {
+    fn words(&self, output: u64, lse: u64) -> [u64; 17] {
         [
             u64::from(self.causal) | u64::from(self.return_lse) << 1
                 | u64::from(self.args.alibi_slopes.is_some()) << 2
                 | u64::from(self.args.sinks.is_some()) << 3
-                | lz::dtype_bits(self.dtype_t) << 4 | lz::stride_class(&self.args.q) << 9
-                | lz::stride_class(&self.args.k) << 15
-                | lz::stride_class(&self.args.v) << 21
-                | lz::stride_class(&self.args.qo_indptr) << 27
-                | lz::stride_class(&self.args.kv_indptr) << 33
-                | lz::stride_class(&self.args.alibi_slopes) << 39
-                | lz::stride_class(&self.args.sinks) << 45 | output << 51 | lse << 57,
-            lz::device_bits(self.args.q.device()),
+                | u64::from(self.args.score_mod.is_some()) << 4
+                | u64::from(self.args.score_params.is_some()) << 5
+                | lz::dtype_bits(self.dtype_t) << 6
+                | lz::stride_class(&self.args.q) << 11
+                | lz::stride_class(&self.args.k) << 17
+                | lz::stride_class(&self.args.v) << 23
+                | lz::stride_class(&self.args.qo_indptr) << 29
+                | lz::stride_class(&self.args.kv_indptr) << 35
+                | lz::stride_class(&self.args.alibi_slopes) << 41
+                | lz::stride_class(&self.args.sinks) << 47
+                | lz::stride_class(&self.args.score_mod) << 53,
+            lz::stride_class(&self.args.score_params) | output << 6 | lse << 12
+                | lz::device_bits(self.args.q.device()) << 18,
             self.axes.total_q as u64,
             self.axes.total_k as u64,
             self.axes.heads as u64,
@@ -280,6 +322,8 @@ impl AttentionGqaPrefillRaggedCall<'_> {
             self.axes.head_dim as u64,
             self.axes.head_dim_v as u64,
             self.axes.batch as u64,
+            self.axes.score_mod_bytes as u64,
+            self.axes.score_param_count as u64,
             self.max_seq_q as u64 as u64,
             self.max_seq_kv as u64 as u64,
             self.window_left as u64,
@@ -293,11 +337,12 @@ impl AttentionGqaPrefillRaggedCall<'_> {
 impl AttentionGqaPrefillRaggedCall<'_> {
     lz::output!(
         self, output_spec, fits_output: self.dtype_t?, [total_q, heads, head_dim_v], same(q, k, v, qo_indptr,
-            kv_indptr, alibi_slopes, sinks), any()
+            kv_indptr, alibi_slopes, sinks, score_params), any(score_mod)
     );
     lz::output!(
         self, lse_spec, fits_lse if self.return_lse;
-        lz::DType::F32, [total_q, heads], same(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks), any()
+        lz::DType::F32, [total_q, heads], same(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks,
+            score_params), any(score_mod)
     );
     #[inline(always)]
     #[allow(unused_variables, reason = "schemas differ in what they use")]

@@ -5,7 +5,7 @@ use super::*;
 pub static ATTENTION_STANDARD_DECODE_PAGED: lz::OperationInfo = lz::OperationInfo::new(
         "attention.standard.decode.paged",
         1,
-        "5bb5ed2a0e15399ae5553a07304cb6c1e93430184019fefc0f3fd9ca18b20228",
+        "5e8ff0e6f0cd8503788dc5ac10451c972622ecff5547281f48017710b5ef9ca1",
         "schemas/ops/attention/standard/decode.paged.yaml",
         include_str!("../../schemas/ops/attention/standard/decode.paged.yaml"),
         &FIELDS,
@@ -34,38 +34,44 @@ lz::specialization!(
         AttentionStandardDecodePagedKernel, AttentionStandardDecodePagedHandle,
         attention_standard_decode_paged_kernel;
     number 1 of AttentionGqaDecodePaged, AttentionGqaDecodePagedCall, AttentionGqaDecodePagedKernel;
-    context(2, 7, 3) without(4);
+    context(2, 9, 3) without(4);
     outputs(output: tensor, lse: optional_tensor);
     written();
 );
 
-static FIELDS: [lz::Field; 26] = [
+static FIELDS: [lz::Field; 32] = [
     lz::Field::axis("batch", 0, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("head_dim", 2, None),
     lz::Field::axis("num_pages", 3, Some(&[64, 1024, 16384])),
     lz::Field::axis("page_size", 4, None),
     lz::Field::axis("num_indices", 5, Some(&[16, 64, 256, 1024, 4096])),
+    lz::Field::axis("score_mod_bytes", 6, Some(&[])),
+    lz::Field::axis("score_param_count", 7, Some(&[])),
     lz::Field::scalar("window_left", lz::FieldKind::Int, 0),
     lz::Field::scalar("soft_cap", lz::FieldKind::Float, 1),
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 2),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 0, 1),
     lz::Field::cases("layout", AttentionStandardDecodePagedLayout::CASES, 0, 1, 5),
-    lz::Field::statistic("max_pages", 6, &[-1, 1, 16, 64, 256, 1024, 4096]),
+    lz::Field::statistic("max_pages", 8, &[-1, 1, 16, 64, 256, 1024, 4096]),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 6, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 7, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 8, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 13, 6),
-    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 19, 6),
-    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 25, 6),
-    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 31, 6),
-    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 37, 6),
-    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 43, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 49, 6),
-    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 55, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 0, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 6, 6),
-    lz::Field::flag("place", lz::FieldKind::Device, 1, 12, 11),
+    lz::Field::flag("given(score_mod)", lz::FieldKind::Given, 0, 8, 1),
+    lz::Field::flag("given(score_params)", lz::FieldKind::Given, 0, 9, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 10, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 15, 6),
+    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 21, 6),
+    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 27, 6),
+    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 33, 6),
+    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 39, 6),
+    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 45, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 51, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 57, 6),
+    lz::Field::flag("strides(score_mod)", lz::FieldKind::Strides, 1, 0, 6),
+    lz::Field::flag("strides(score_params)", lz::FieldKind::Strides, 1, 6, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 12, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 18, 6),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 24, 11),
 ];
 
 lz::operation_functions!(

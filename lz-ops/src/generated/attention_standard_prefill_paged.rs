@@ -5,7 +5,7 @@ use super::*;
 pub static ATTENTION_STANDARD_PREFILL_PAGED: lz::OperationInfo = lz::OperationInfo::new(
         "attention.standard.prefill.paged",
         1,
-        "5aff64d0936d578184398d7ba0891652207afe65d36666cb2eef837ce3fc96f2",
+        "cb735a01c4de1da0f6a624b47e77fe982e0fc884edfae5fb48c465a1f6a7ad12",
         "schemas/ops/attention/standard/prefill.paged.yaml",
         include_str!("../../schemas/ops/attention/standard/prefill.paged.yaml"),
         &FIELDS,
@@ -34,12 +34,12 @@ lz::specialization!(
         AttentionStandardPrefillPagedKernel, AttentionStandardPrefillPagedHandle,
         attention_standard_prefill_paged_kernel;
     number 1 of AttentionGqaPrefillPaged, AttentionGqaPrefillPagedCall, AttentionGqaPrefillPagedKernel;
-    context(2, 9, 4) without(4);
+    context(2, 11, 4) without(4);
     outputs(output: tensor, lse: optional_tensor);
     written();
 );
 
-static FIELDS: [lz::Field; 31] = [
+static FIELDS: [lz::Field; 37] = [
     lz::Field::axis("total_q", 0, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("head_dim", 2, None),
@@ -47,6 +47,8 @@ static FIELDS: [lz::Field; 31] = [
     lz::Field::axis("page_size", 4, None),
     lz::Field::axis("batch", 5, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("num_indices", 6, Some(&[16, 64, 256, 1024, 4096])),
+    lz::Field::axis("score_mod_bytes", 7, Some(&[])),
+    lz::Field::axis("score_param_count", 8, Some(&[])),
     lz::Field::flag("causal", lz::FieldKind::Bool, 0, 0, 1),
     lz::Field::scalar("window_left", lz::FieldKind::Int, 0),
     lz::Field::scalar("window_right", lz::FieldKind::Int, 1),
@@ -54,23 +56,27 @@ static FIELDS: [lz::Field; 31] = [
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 3),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 1, 1),
     lz::Field::cases("layout", AttentionStandardPrefillPagedLayout::CASES, 0, 2, 5),
-    lz::Field::statistic("max_seq_q", 7, &[-1, 1, 16, 128, 512, 2048, 8192]),
-    lz::Field::statistic("max_pages", 8, &[-1, 1, 16, 64, 256, 1024, 4096]),
+    lz::Field::statistic("max_seq_q", 9, &[-1, 1, 16, 128, 512, 2048, 8192]),
+    lz::Field::statistic("max_pages", 10, &[-1, 1, 16, 64, 256, 1024, 4096]),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 7, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 8, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 9, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 14, 6),
-    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 20, 6),
-    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 26, 6),
-    lz::Field::flag("strides(qo_indptr)", lz::FieldKind::Strides, 0, 32, 6),
-    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 38, 6),
-    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 44, 6),
-    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 50, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 56, 6),
+    lz::Field::flag("given(score_mod)", lz::FieldKind::Given, 0, 9, 1),
+    lz::Field::flag("given(score_params)", lz::FieldKind::Given, 0, 10, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 11, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 16, 6),
+    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 22, 6),
+    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 28, 6),
+    lz::Field::flag("strides(qo_indptr)", lz::FieldKind::Strides, 0, 34, 6),
+    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 40, 6),
+    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 46, 6),
+    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 52, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 58, 6),
     lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 1, 0, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 6, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 12, 6),
-    lz::Field::flag("place", lz::FieldKind::Device, 1, 18, 11),
+    lz::Field::flag("strides(score_mod)", lz::FieldKind::Strides, 1, 6, 6),
+    lz::Field::flag("strides(score_params)", lz::FieldKind::Strides, 1, 12, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 18, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 24, 6),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 30, 11),
 ];
 
 lz::operation_functions!(

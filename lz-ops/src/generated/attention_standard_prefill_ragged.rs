@@ -5,7 +5,7 @@ use super::*;
 pub static ATTENTION_STANDARD_PREFILL_RAGGED: lz::OperationInfo = lz::OperationInfo::new(
         "attention.standard.prefill.ragged",
         1,
-        "3665181a92e1c7b2acffb28043230f12cac4a22f97b15130e624db0298340a70",
+        "c0466487f24c3dfbc49b35922d0e567c4a18fc6d2093533c0e559473eb3bdd17",
         "schemas/ops/attention/standard/prefill.ragged.yaml",
         include_str!("../../schemas/ops/attention/standard/prefill.ragged.yaml"),
         &FIELDS,
@@ -31,12 +31,12 @@ lz::specialization!(
         AttentionStandardPrefillRaggedKernel, AttentionStandardPrefillRaggedHandle,
         attention_standard_prefill_ragged_kernel;
     number 1 of AttentionGqaPrefillRagged, AttentionGqaPrefillRaggedCall, AttentionGqaPrefillRaggedKernel;
-    context(2, 8, 4) without(5);
+    context(2, 10, 4) without(5);
     outputs(output: tensor, lse: optional_tensor);
     written();
 );
 
-static FIELDS: [lz::Field; 27] = [
+static FIELDS: [lz::Field; 33] = [
     lz::Field::axis("total_q", 0, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis(
         "total_k",
@@ -47,27 +47,33 @@ static FIELDS: [lz::Field; 27] = [
     lz::Field::axis("head_dim", 3, None),
     lz::Field::axis("head_dim_v", 4, None),
     lz::Field::axis("batch", 5, Some(&[1, 4, 16, 64, 256])),
+    lz::Field::axis("score_mod_bytes", 6, Some(&[])),
+    lz::Field::axis("score_param_count", 7, Some(&[])),
     lz::Field::flag("causal", lz::FieldKind::Bool, 0, 0, 1),
     lz::Field::scalar("window_left", lz::FieldKind::Int, 0),
     lz::Field::scalar("window_right", lz::FieldKind::Int, 1),
     lz::Field::scalar("soft_cap", lz::FieldKind::Float, 2),
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 3),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 1, 1),
-    lz::Field::statistic("max_seq_q", 6, &[-1, 1, 16, 128, 512, 2048, 8192]),
-    lz::Field::statistic("max_seq_kv", 7, &[-1, 128, 512, 2048, 8192, 32768]),
+    lz::Field::statistic("max_seq_q", 8, &[-1, 1, 16, 128, 512, 2048, 8192]),
+    lz::Field::statistic("max_seq_kv", 9, &[-1, 128, 512, 2048, 8192, 32768]),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 2, 1),
     lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 3, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 4, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 9, 6),
-    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 15, 6),
-    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 21, 6),
-    lz::Field::flag("strides(qo_indptr)", lz::FieldKind::Strides, 0, 27, 6),
-    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 33, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 39, 6),
-    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 45, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 51, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 57, 6),
-    lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
+    lz::Field::flag("given(score_mod)", lz::FieldKind::Given, 0, 4, 1),
+    lz::Field::flag("given(score_params)", lz::FieldKind::Given, 0, 5, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 6, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 11, 6),
+    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 17, 6),
+    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 23, 6),
+    lz::Field::flag("strides(qo_indptr)", lz::FieldKind::Strides, 0, 29, 6),
+    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 35, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 41, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 47, 6),
+    lz::Field::flag("strides(score_mod)", lz::FieldKind::Strides, 0, 53, 6),
+    lz::Field::flag("strides(score_params)", lz::FieldKind::Strides, 1, 0, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 6, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 12, 6),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 18, 11),
 ];
 
 lz::operation_functions!(

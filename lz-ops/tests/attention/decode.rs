@@ -180,6 +180,44 @@ fn paged_decode_is_the_last_row_of_prefill() {
 }
 
 #[test]
+fn score_expressions_of_paged_decode_have_the_indices_of_the_request() {
+    const TEXT: &str = "score + 0.25 * b * h - p0 * abs(kv_idx - q_pos) + q_idx";
+    let text = view(TEXT.as_bytes(), &[TEXT.len() as i64]);
+    let parameters = random_values(16, 89);
+    let parameters = view(&parameters, &[4, 4, 1]);
+    let problem = problem(2);
+    let q = last_queries(&problem);
+    let q = view(&q, &[4, 4, 3]);
+    let shape = [4, KEYS as i64, 2, 3];
+    let contiguous = AttentionGqaDecode::new(q, view(&problem.k, &shape), view(&problem.v, &shape))
+        .kv_lens(view(&LENS, &[4]))
+        .window_left(3)
+        .score_mod(text)
+        .score_params(parameters)
+        .return_lse(true);
+    let expected = attention_gqa_decode(engine(), contiguous).unwrap();
+    let rows = |data| -> Vec<&[f32]> { (0..4).map(|b| first_tokens(data, b, 2)).collect() };
+    let k = Cache::new(&rows(&problem.k), 2 * 3, 3);
+    let v = Cache::new(&rows(&problem.v), 2 * 3, 3);
+    let shape = [k.page_count as i64, 3, 2, 3];
+    let paged = AttentionGqaDecodePaged::new(
+        q,
+        view(&k.pages, &shape),
+        view(&v.pages, &shape),
+        view(&k.indptr, &[5]),
+        view(&k.indices, &[k.indices.len() as i64]),
+        view(&k.last_page_len, &[4]),
+    )
+    .window_left(3)
+    .score_mod(text)
+    .score_params(parameters)
+    .return_lse(true);
+    let result = attention_gqa_decode_paged(engine(), paged).unwrap();
+    AttentionResult::of(&result.output, result.lse.as_ref())
+        .assert_matches(&AttentionResult::of(&expected.output, expected.lse.as_ref()));
+}
+
+#[test]
 fn empty_batches_and_caches_give_empty_or_zero_results() {
     let (nothing, none): ([f32; 0], [i32; 0]) = ([], []);
     let no_batch = AttentionStandardDecodePaged::new(

@@ -201,6 +201,78 @@ fn paged_requests_equal_contiguous_ones() {
     }
 }
 
+/// `b` is the request; indices and positions count from its beginning, and parameters are those of the request and head.
+#[test]
+fn score_expressions_have_the_indices_of_the_request() {
+    const TEXT: &str = "score + 0.25 * b * h - p0 * abs(kv_idx - q_pos) + p1 * q_idx * kv_idx";
+    let text = view(TEXT.as_bytes(), &[TEXT.len() as i64]);
+    let parameters = random_values(5 * 4 * 2, 7);
+    let slopes = random_values(20, 9);
+    let requests = requests(2);
+    let mut expected = AttentionResult::default();
+    for ((b, request), (slopes, parameters)) in
+        requests.iter().enumerate().zip(slopes.chunks(4).zip(parameters.chunks(8)))
+    {
+        // The only batch row of the separate call is row 0.
+        let own = TEXT.replace(" b ", &format!(" {b} "));
+        let result = request.gqa(|args| {
+            args.causal(true)
+                .window_left(3)
+                .soft_cap(1.25)
+                .alibi_slopes(view(slopes, &[4]))
+                .score_mod(view(own.as_bytes(), &[own.len() as i64]))
+                .score_params(view(parameters, &[1, 4, 2]))
+        });
+        expected.output.extend(result.output);
+        expected.lse.extend(result.lse);
+    }
+    let (q, k, v) = (
+        concatenated(&requests, |request| &request.q),
+        concatenated(&requests, |request| &request.k),
+        concatenated(&requests, |request| &request.v),
+    );
+    let qo_indptr = indptr(LENGTHS.iter().map(|lengths| lengths.0));
+    let kv_indptr = indptr(LENGTHS.iter().map(|lengths| lengths.1));
+    let (q, qo_indptr, kv_indptr) = (view(&q, &[10, 4, 3]), view(&qo_indptr, &[6]), view(&kv_indptr, &[6]));
+    let (slopes, parameters) = (view(&slopes, &[5, 4]), view(&parameters, &[5, 4, 2]));
+    let ragged =
+        AttentionGqaPrefillRagged::new(q, view(&k, &[13, 2, 3]), view(&v, &[13, 2, 3]), qo_indptr, kv_indptr)
+            .causal(true)
+            .window_left(3)
+            .soft_cap(1.25)
+            .alibi_slopes(slopes)
+            .score_mod(text)
+            .score_params(parameters)
+            .return_lse(true);
+    let result = attention_gqa_prefill_ragged(engine(), ragged).unwrap();
+    AttentionResult::of(&result.output, result.lse.as_ref()).assert_matches(&expected);
+
+    let rows = |part: fn(&Problem) -> &Vec<f32>| -> Vec<&[f32]> {
+        requests.iter().map(|request| part(request).as_slice()).collect()
+    };
+    let k = Cache::new(&rows(|request| &request.k), 2 * 3, 2);
+    let v = Cache::new(&rows(|request| &request.v), 2 * 3, 2);
+    let shape = [k.page_count as i64, 2, 2, 3];
+    let paged = AttentionGqaPrefillPaged::new(
+        q,
+        view(&k.pages, &shape),
+        view(&v.pages, &shape),
+        qo_indptr,
+        view(&k.indptr, &[6]),
+        view(&k.indices, &[k.indices.len() as i64]),
+        view(&k.last_page_len, &[5]),
+    )
+    .causal(true)
+    .window_left(3)
+    .soft_cap(1.25)
+    .alibi_slopes(slopes)
+    .score_mod(text)
+    .score_params(parameters)
+    .return_lse(true);
+    let result = attention_gqa_prefill_paged(engine(), paged).unwrap();
+    AttentionResult::of(&result.output, result.lse.as_ref()).assert_matches(&expected);
+}
+
 #[test]
 fn requests_may_share_pages() {
     let shared = Problem::new([1, 2, 4, 2, 2, 3, 3], 51);

@@ -394,6 +394,8 @@ void check_attention_gqa_decode_paged(const Engines &engines, Case &drawn) {
         .kv_last_page_len = drawn.tensor("kv_last_page_len"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
         .sinks = drawn.optional_tensor("sinks"),
+        .score_mod = drawn.optional_tensor("score_mod"),
+        .score_params = drawn.optional_tensor("score_params"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
         .soft_cap = drawn.optional_param<float>("soft_cap"),
         .sm_scale = drawn.optional_param<float>("sm_scale"),
@@ -418,7 +420,7 @@ void check_attention_gqa_decode_paged(const Engines &engines, Case &drawn) {
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode.paged": [{"kernel_id": "echo.attention.gqa.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_paged_kernel("echo.attention.gqa.decode.paged",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode.paged": [{"kernel_id": "echo.attention.gqa.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks", "score_mod", "score_params"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_paged_kernel("echo.attention.gqa.decode.paged",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaDecodePaged &call, [[maybe_unused]] const lz::ops::AttentionGqaDecodePagedOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_gqa_decode_paged_into(reference, call, out);
@@ -451,6 +453,8 @@ void check_attention_gqa_decode_paged_fp8(const Engines &engines, Case &drawn) {
         .sinks = drawn.optional_tensor("sinks"),
         .k_scale = drawn.optional_tensor("k_scale"),
         .v_scale = drawn.optional_tensor("v_scale"),
+        .score_mod = drawn.optional_tensor("score_mod"),
+        .score_params = drawn.optional_tensor("score_params"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
         .soft_cap = drawn.optional_param<float>("soft_cap"),
         .sm_scale = drawn.optional_param<float>("sm_scale"),
@@ -475,7 +479,7 @@ void check_attention_gqa_decode_paged_fp8(const Engines &engines, Case &drawn) {
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode.paged.fp8": [{"kernel_id": "echo.attention.gqa.decode.paged.fp8", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "C": ["float8_e4m3fn", "float8_e5m2"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks", "k_scale", "v_scale"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_paged_fp8_kernel("echo.attention.gqa.decode.paged.fp8",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode.paged.fp8": [{"kernel_id": "echo.attention.gqa.decode.paged.fp8", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "C": ["float8_e4m3fn", "float8_e5m2"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks", "k_scale", "v_scale", "score_mod", "score_params"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_paged_fp8_kernel("echo.attention.gqa.decode.paged.fp8",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaDecodePagedFp8 &call, [[maybe_unused]] const lz::ops::AttentionGqaDecodePagedFp8Out &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_gqa_decode_paged_fp8_into(reference, call, out);
@@ -564,6 +568,8 @@ void check_attention_gqa_prefill_paged(const Engines &engines, Case &drawn) {
         .kv_last_page_len = drawn.tensor("kv_last_page_len"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
         .sinks = drawn.optional_tensor("sinks"),
+        .score_mod = drawn.optional_tensor("score_mod"),
+        .score_params = drawn.optional_tensor("score_params"),
         .causal = drawn.optional_param<bool>("causal"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
         .window_right = drawn.optional_param<std::int64_t>("window_right"),
@@ -591,7 +597,7 @@ void check_attention_gqa_prefill_paged(const Engines &engines, Case &drawn) {
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.paged": [{"kernel_id": "echo.attention.gqa.prefill.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_paged_kernel("echo.attention.gqa.prefill.paged",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.paged": [{"kernel_id": "echo.attention.gqa.prefill.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks", "score_mod", "score_params"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_paged_kernel("echo.attention.gqa.prefill.paged",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaPrefillPaged &call, [[maybe_unused]] const lz::ops::AttentionGqaPrefillPagedOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_gqa_prefill_paged_into(reference, call, out);
@@ -625,6 +631,8 @@ void check_attention_gqa_prefill_paged_fp8(const Engines &engines, Case &drawn) 
         .sinks = drawn.optional_tensor("sinks"),
         .k_scale = drawn.optional_tensor("k_scale"),
         .v_scale = drawn.optional_tensor("v_scale"),
+        .score_mod = drawn.optional_tensor("score_mod"),
+        .score_params = drawn.optional_tensor("score_params"),
         .causal = drawn.optional_param<bool>("causal"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
         .window_right = drawn.optional_param<std::int64_t>("window_right"),
@@ -652,7 +660,7 @@ void check_attention_gqa_prefill_paged_fp8(const Engines &engines, Case &drawn) 
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.paged.fp8": [{"kernel_id": "echo.attention.gqa.prefill.paged.fp8", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "C": ["float8_e4m3fn", "float8_e5m2"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks", "k_scale", "v_scale"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_paged_fp8_kernel("echo.attention.gqa.prefill.paged.fp8",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.paged.fp8": [{"kernel_id": "echo.attention.gqa.prefill.paged.fp8", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "C": ["float8_e4m3fn", "float8_e5m2"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks", "k_scale", "v_scale", "score_mod", "score_params"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_paged_fp8_kernel("echo.attention.gqa.prefill.paged.fp8",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaPrefillPagedFp8 &call, [[maybe_unused]] const lz::ops::AttentionGqaPrefillPagedFp8Out &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_gqa_prefill_paged_fp8_into(reference, call, out);
@@ -682,6 +690,8 @@ void check_attention_gqa_prefill_ragged(const Engines &engines, Case &drawn) {
         .kv_indptr = drawn.tensor("kv_indptr"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
         .sinks = drawn.optional_tensor("sinks"),
+        .score_mod = drawn.optional_tensor("score_mod"),
+        .score_params = drawn.optional_tensor("score_params"),
         .causal = drawn.optional_param<bool>("causal"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
         .window_right = drawn.optional_param<std::int64_t>("window_right"),
@@ -708,7 +718,7 @@ void check_attention_gqa_prefill_ragged(const Engines &engines, Case &drawn) {
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.ragged": [{"kernel_id": "echo.attention.gqa.prefill.ragged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_ragged_kernel("echo.attention.gqa.prefill.ragged",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.ragged": [{"kernel_id": "echo.attention.gqa.prefill.ragged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks", "score_mod", "score_params"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_ragged_kernel("echo.attention.gqa.prefill.ragged",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaPrefillRagged &call, [[maybe_unused]] const lz::ops::AttentionGqaPrefillRaggedOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_gqa_prefill_ragged_into(reference, call, out);
@@ -1186,6 +1196,8 @@ void check_attention_standard_decode_paged(const Engines &engines, Case &drawn) 
         .kv_last_page_len = drawn.tensor("kv_last_page_len"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
         .sinks = drawn.optional_tensor("sinks"),
+        .score_mod = drawn.optional_tensor("score_mod"),
+        .score_params = drawn.optional_tensor("score_params"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
         .soft_cap = drawn.optional_param<float>("soft_cap"),
         .sm_scale = drawn.optional_param<float>("sm_scale"),
@@ -1210,7 +1222,7 @@ void check_attention_standard_decode_paged(const Engines &engines, Case &drawn) 
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.decode.paged": [{"kernel_id": "echo.attention.standard.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_decode_paged_kernel("echo.attention.standard.decode.paged",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.decode.paged": [{"kernel_id": "echo.attention.standard.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks", "score_mod", "score_params"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_decode_paged_kernel("echo.attention.standard.decode.paged",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionStandardDecodePaged &call, [[maybe_unused]] const lz::ops::AttentionStandardDecodePagedOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_standard_decode_paged_into(reference, call, out);
@@ -1299,6 +1311,8 @@ void check_attention_standard_prefill_paged(const Engines &engines, Case &drawn)
         .kv_last_page_len = drawn.tensor("kv_last_page_len"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
         .sinks = drawn.optional_tensor("sinks"),
+        .score_mod = drawn.optional_tensor("score_mod"),
+        .score_params = drawn.optional_tensor("score_params"),
         .causal = drawn.optional_param<bool>("causal"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
         .window_right = drawn.optional_param<std::int64_t>("window_right"),
@@ -1326,7 +1340,7 @@ void check_attention_standard_prefill_paged(const Engines &engines, Case &drawn)
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill.paged": [{"kernel_id": "echo.attention.standard.prefill.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_paged_kernel("echo.attention.standard.prefill.paged",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill.paged": [{"kernel_id": "echo.attention.standard.prefill.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks", "score_mod", "score_params"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_paged_kernel("echo.attention.standard.prefill.paged",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionStandardPrefillPaged &call, [[maybe_unused]] const lz::ops::AttentionStandardPrefillPagedOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_standard_prefill_paged_into(reference, call, out);
@@ -1356,6 +1370,8 @@ void check_attention_standard_prefill_ragged(const Engines &engines, Case &drawn
         .kv_indptr = drawn.tensor("kv_indptr"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
         .sinks = drawn.optional_tensor("sinks"),
+        .score_mod = drawn.optional_tensor("score_mod"),
+        .score_params = drawn.optional_tensor("score_params"),
         .causal = drawn.optional_param<bool>("causal"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
         .window_right = drawn.optional_param<std::int64_t>("window_right"),
@@ -1382,7 +1398,7 @@ void check_attention_standard_prefill_ragged(const Engines &engines, Case &drawn
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill.ragged": [{"kernel_id": "echo.attention.standard.prefill.ragged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_ragged_kernel("echo.attention.standard.prefill.ragged",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill.ragged": [{"kernel_id": "echo.attention.standard.prefill.ragged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks", "score_mod", "score_params"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_ragged_kernel("echo.attention.standard.prefill.ragged",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionStandardPrefillRagged &call, [[maybe_unused]] const lz::ops::AttentionStandardPrefillRaggedOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_standard_prefill_ragged_into(reference, call, out);

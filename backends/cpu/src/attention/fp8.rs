@@ -14,16 +14,16 @@ use lz_ops::{
 };
 
 use super::exact;
+use super::modified::{self, Modifier};
 use super::paged::PageTable;
 use super::problem::{
     KvLayout, Rows, Sequence, Shape, Sinks, Slopes, index_slice, lse_mut, rows, rows_mut, span,
 };
-use super::run::{Attend, attend_to, for_each};
+use super::run::{Attend, attend_to, for_each, single_threaded_unless_sorted};
 use super::task::{Ranges, Task, max_accurate_score};
 use crate::isa::require;
-use crate::memory::FirstError;
+use crate::memory::{self, FirstError};
 use crate::simd::{Float, Simd, vectors, with_float};
-use crate::{memory, pool};
 
 /// Head dimension up to 256, any float type, caches of either format.
 #[derive(Debug)]
@@ -49,6 +49,8 @@ struct PagedFp8<'a> {
     sinks: Option<&'a TensorView<'a>>,
     /// Factors of keys and values.
     scales: [Option<&'a TensorView<'a>>; 2],
+    /// The score expression, if the call has one.
+    modifier: Option<Modifier<'a>>,
     pages: PageTable<'a>,
     /// Of one head; `scale` does not include the factor of the keys.
     shape: Shape,
@@ -200,17 +202,18 @@ impl PagedFp8<'_> {
         let last = sequence.offset + count as i64 - 1;
         let visible = shape.visible(sequence.offset, keys).start..shape.visible(last, keys).end;
         let (rows, ranges): (usize, Ranges<'_>) = (count * group, &|take| take(visible.clone()));
+        let task_of =
+            |rows| Task { shape: &shape, sequence: &sequence, head: 0, heads: 1, rows, next_head: None };
+        if let Some(modifier) = &self.modifier {
+            for start in (0..rows).step_by(modified::ROWS) {
+                let task = task_of(start..rows.min(start + modified::ROWS));
+                modified::attend(s, &task, b, head * group, modifier);
+            }
         // A soft cap hides how large a score was before it, and thus how inaccurate it is in f32.
-        if shape.soft_cap > 0.0 && largest_score(q, decoded_k, dim) * shape.scale > max_accurate_score::<T>()
+        } else if shape.soft_cap > 0.0
+            && largest_score(q, decoded_k, dim) * shape.scale > max_accurate_score::<T>()
         {
-            let task = Task {
-                shape: &shape,
-                sequence: &sequence,
-                head: 0,
-                heads: 1,
-                rows: 0..rows,
-                next_head: None,
-            };
+            let task = task_of(0..rows);
             (0..rows).for_each(|row| exact::write_row(&task, row, ranges));
         } else {
             attend_to(s, &shape, &sequence, 0, 0..rows, ranges);
@@ -310,6 +313,7 @@ impl<S: Attend> AttentionGqaDecodePagedFp8Kernel for GqaDecodePagedFp8<S> {
             slopes: call.alibi_slopes.as_ref(),
             sinks: call.sinks.as_ref(),
             scales: [call.k_scale.as_ref(), call.v_scale.as_ref()],
+            modifier: Modifier::if_given(call.score_mod.as_ref(), call.score_params.as_ref())?,
             pages: PageTable::new(indptr, indices, last, axes.page_size, axes.num_pages)?,
             shape: Shape {
                 soft_cap: call.soft_cap,
@@ -352,6 +356,7 @@ impl<S: Attend> AttentionGqaPrefillPagedFp8Kernel for GqaPrefillPagedFp8<S> {
             slopes: call.alibi_slopes.as_ref(),
             sinks: call.sinks.as_ref(),
             scales: [call.k_scale.as_ref(), call.v_scale.as_ref()],
+            modifier: Modifier::if_given(call.score_mod.as_ref(), call.score_params.as_ref())?,
             pages: PageTable::new(indptr, indices, last, axes.page_size, axes.num_pages)?,
             shape: Shape {
                 soft_cap: call.soft_cap,
@@ -367,9 +372,8 @@ impl<S: Attend> AttentionGqaPrefillPagedFp8Kernel for GqaPrefillPagedFp8<S> {
         let (qo_indptr, total) = (index_slice(&call.qo_indptr, &[])?, axes.total_q);
         let queries = |b: usize| span(qo_indptr, b, total);
         with_float!(call.dtype_t, T => {
-            let mut attend = || paged.run::<S, T>(s, &mut out.output, out.lse.as_mut(), &queries);
-            // Requests of an indptr that is not sorted share rows of the output.
-            if qo_indptr.is_sorted() { attend() } else { pool::with_threads(1, attend) }
+            let attend = || paged.run::<S, T>(s, &mut out.output, out.lse.as_mut(), &queries);
+            single_threaded_unless_sorted(qo_indptr, attend)
         })
     }
 }

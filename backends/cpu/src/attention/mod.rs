@@ -29,7 +29,9 @@ pub(crate) use cross::CrossPrefill;
 pub(crate) use decode::{CrossDecode, GqaDecode};
 pub(crate) use fp8::{GqaDecodePagedFp8, GqaPrefillPagedFp8};
 pub(crate) use mla::{MlaDecode, MlaDecodePaged, MlaPrefill};
-pub(crate) use modified::{ModifiedDecode, ModifiedPrefill};
+pub(crate) use modified::{
+    ModifiedDecode, ModifiedDecodePaged, ModifiedPrefill, ModifiedPrefillPaged, ModifiedPrefillRagged,
+};
 pub(crate) use paged::{GqaDecodePaged, GqaPrefillPaged};
 pub(crate) use prefill::GqaPrefill;
 pub(crate) use ragged::GqaPrefillRagged;

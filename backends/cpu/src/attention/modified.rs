@@ -1,4 +1,4 @@
-//! `attention.gqa.prefill` and `attention.gqa.decode` with a score expression (`score_mod`).
+//! Attention with a score expression (`score_mod`): contiguous, ragged and paged. FP8 caches use [`attend`] after decoding.
 //!
 //! Scores are computed and modified in f64: an expression may amplify the rounding of a score without bound, so f32 scores would
 //! not be accurate for every expression. A task is a few rows of one KV head; keys and values are widened once per task and tile.
@@ -9,21 +9,27 @@ use std::sync::Arc;
 use lz_core::score_mod::{MAX_DEPTH, ScoreMod, Values, slot};
 use lz_core::{KernelError, Run, TensorView};
 use lz_ops::{
-    AttentionGqaDecodeCall, AttentionGqaDecodeKernel, AttentionGqaDecodeOut, AttentionGqaPrefillCall,
-    AttentionGqaPrefillKernel, AttentionGqaPrefillOut, AttentionStandardDecodeKernel,
-    AttentionStandardPrefillKernel,
+    AttentionGqaDecodeCall, AttentionGqaDecodeKernel, AttentionGqaDecodeOut, AttentionGqaDecodePagedCall,
+    AttentionGqaDecodePagedKernel, AttentionGqaDecodePagedOut, AttentionGqaPrefillCall,
+    AttentionGqaPrefillKernel, AttentionGqaPrefillOut, AttentionGqaPrefillPagedCall,
+    AttentionGqaPrefillPagedKernel, AttentionGqaPrefillPagedOut, AttentionGqaPrefillRaggedCall,
+    AttentionGqaPrefillRaggedKernel, AttentionGqaPrefillRaggedOut, AttentionStandardDecodeKernel,
+    AttentionStandardDecodePagedKernel, AttentionStandardPrefillKernel, AttentionStandardPrefillPagedKernel,
+    AttentionStandardPrefillRaggedKernel,
 };
 
 use super::decode::Decode;
 use super::exact::write_lse;
-use super::prefill;
-use super::run::{Problem, SyncRef, for_each};
+use super::paged::Paged;
+use super::problem::{index_slice, span};
+use super::run::{Problem, SyncRef, for_each, single_threaded_unless_sorted};
 use super::task::Task;
+use super::{prefill, ragged};
 use crate::isa::require;
 use crate::simd::{Float, Simd, Span, Work, vectors, with_float};
 
 /// Rows of a task: they share the widened keys and values.
-const ROWS: usize = 16;
+pub(super) const ROWS: usize = 16;
 /// Keys of a tile.
 const KEYS: usize = 32;
 /// Maximum head dimension.
@@ -39,22 +45,44 @@ pub(crate) struct ModifiedPrefill<S>(pub PhantomData<S>);
 #[derive(Debug)]
 pub(crate) struct ModifiedDecode<S>(pub PhantomData<S>);
 
+/// Head dimension up to 256, any float type, with a score expression.
+#[derive(Debug)]
+pub(crate) struct ModifiedPrefillRagged<S>(pub PhantomData<S>);
+
+/// Head dimension up to 256, any float type, with a score expression.
+#[derive(Debug)]
+pub(crate) struct ModifiedPrefillPaged<S>(pub PhantomData<S>);
+
+/// Head dimension up to 256, any float type, with a score expression.
+#[derive(Debug)]
+pub(crate) struct ModifiedDecodePaged<S>(pub PhantomData<S>);
+
 /// The score expression of a call.
-struct Modifier<'a> {
+pub(super) struct Modifier<'a> {
     expression: Arc<ScoreMod>,
     parameters: Option<&'a TensorView<'a>>,
 }
 
 impl<'a> Modifier<'a> {
+    /// Of a call that has an expression.
     fn new(
         text: Option<&TensorView<'_>>,
         parameters: Option<&'a TensorView<'a>>,
     ) -> Result<Modifier<'a>, KernelError> {
-        let count = parameters.map_or(0, |parameters| parameters.shape().last().copied().unwrap_or(0));
-        let text = text.ok_or_else(|| {
+        Modifier::if_given(text, parameters)?.ok_or_else(|| {
             KernelError::failed("the call has no score expression".to_owned()).before_writing()
-        })?;
-        Ok(Modifier { expression: ScoreMod::of(text, count).map_err(KernelError::because)?, parameters })
+        })
+    }
+
+    /// Of a call that may have an expression.
+    pub(super) fn if_given(
+        text: Option<&TensorView<'_>>,
+        parameters: Option<&'a TensorView<'a>>,
+    ) -> Result<Option<Modifier<'a>>, KernelError> {
+        let Some(text) = text else { return Ok(None) };
+        let count = parameters.map_or(0, |parameters| parameters.shape().last().copied().unwrap_or(0));
+        let expression = ScoreMod::of(text, count).map_err(KernelError::because)?;
+        Ok(Some(Modifier { expression, parameters }))
     }
 
     /// The values that are the same for all keys of a row.
@@ -75,28 +103,31 @@ impl<'a> Modifier<'a> {
     }
 }
 
-/// Computes all rows of up to `queries` queries and `keys` keys per sequence.
-fn attend_all<S: Simd, T: Float>(
-    s: S,
-    problem: &Problem<'_, '_, T>,
-    modifier: &Modifier<'_>,
-    queries: usize,
-    keys: usize,
-) {
+/// Computes all rows of all sequences.
+fn attend_all<S: Simd, T: Float>(s: S, problem: &Problem<'_, '_, T>, modifier: &Modifier<'_>) {
     let shape = &problem.shape;
-    let blocks = (queries * shape.group).div_ceil(ROWS);
+    let (mut blocks, mut work) = (0, 0usize);
+    for index in 0..problem.sequences {
+        let sequence = (problem.sequence)(index);
+        let rows = sequence.queries * shape.group;
+        blocks = blocks.max(rows.div_ceil(ROWS));
+        work = work.saturating_add(rows.saturating_mul(sequence.keys));
+    }
+    let work = work.saturating_mul(shape.kv_heads).saturating_mul(shape.dim() + shape.dim_v);
     let shared = SyncRef(&(problem, modifier));
     let task = |number: usize| {
         let &(problem, modifier) = shared.get();
         let (rest, block) = (number / blocks, number % blocks);
         let (batch, head) = (rest / shape.kv_heads, rest % shape.kv_heads);
         let sequence = (problem.sequence)(batch);
-        let rows = block * ROWS..((block + 1) * ROWS).min(queries * shape.group);
+        let all = sequence.queries * shape.group;
+        let rows = (block * ROWS).min(all)..((block + 1) * ROWS).min(all);
+        if rows.is_empty() {
+            return;
+        }
         let task = Task { shape, sequence: &sequence, head, heads: 1, rows, next_head: None };
-        attend(s, &task, batch, modifier);
+        attend(s, &task, batch, 0, modifier);
     };
-    let rows = problem.sequences.saturating_mul(queries).saturating_mul(shape.kv_heads * shape.group);
-    let work = rows.saturating_mul(keys).saturating_mul(shape.dim() + shape.dim_v);
     for_each(work, problem.sequences * shape.kv_heads * blocks, &task);
 }
 
@@ -122,8 +153,16 @@ struct RowState {
     values: Values,
 }
 
+/// Computes at most `ROWS` rows. For the expression, `batch` is the index of the sequence, and head 0 of the sequence has the index
+/// `first_head`.
 #[inline(never)]
-fn attend<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, batch: usize, modifier: &Modifier<'_>) {
+pub(super) fn attend<S: Simd, T: Float>(
+    s: S,
+    task: &Task<'_, '_, T>,
+    batch: usize,
+    first_head: usize,
+    modifier: &Modifier<'_>,
+) {
     let mut memory = Memory {
         q: [0.0; ROWS * MAX_DIM],
         kv: [0.0; KEYS * MAX_DIM],
@@ -135,7 +174,7 @@ fn attend<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, batch: usize, modifie
     let rows = task.rows.len();
     let mut states: [RowState; ROWS] = std::array::from_fn(|row| {
         let (query, head) = task.row(row.min(rows - 1));
-        let values = modifier.values(batch, head, query, task.query_position(row.min(rows - 1)));
+        let values = modifier.values(batch, first_head + head, query, task.query_position(row.min(rows - 1)));
         RowState { running_max: f64::NEG_INFINITY, sum_exp: 0.0, is_nan: false, values }
     });
     s.perform(Attend { s, task, modifier, memory: &mut memory, states: &mut states });
@@ -361,9 +400,8 @@ impl<S: Simd> AttentionGqaPrefillKernel for ModifiedPrefill<S> {
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
         let modifier = Modifier::new(call.score_mod.as_ref(), call.score_params.as_ref())?;
-        let (queries, keys) = (call.axes.seq_q as usize, call.axes.seq_k as usize);
         with_float!(call.dtype_t, T => {
-            prefill::with_problem::<T>(call, &mut out, |problem| attend_all(s, problem, &modifier, queries, keys))
+            prefill::with_problem::<T>(call, &mut out, |problem| attend_all(s, problem, &modifier))
         })
     }
 }
@@ -394,12 +432,114 @@ impl<S: Simd> AttentionGqaDecodeKernel for ModifiedDecode<S> {
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
         let modifier = Modifier::new(call.score_mod.as_ref(), call.score_params.as_ref())?;
-        let keys = call.axes.seq_k as usize;
         with_float!(call.dtype_t, T => {
             Decode::grouped(call).with_problem::<T>(&mut out.output, out.lse.as_mut(), |problem| {
-                attend_all(s, problem, &modifier, 1, keys);
+                attend_all(s, problem, &modifier);
                 Ok(())
             })
         })
+    }
+}
+
+#[lz_macros::kernel(
+    id = "cpu.attention.gqa.prefill.ragged.score_mod",
+    operation = "attention.gqa.prefill.ragged",
+    specialized = "attention.standard.prefill.ragged",
+    backend = "cpu",
+    priority = 60,
+    dtypes(T = [f32, f16, bf16]),
+    limits(
+        "head_dim <= 256" => HEAD_DIM_TOO_LARGE,
+        "head_dim_v <= 256" => HEAD_DIM_TOO_LARGE,
+        "given(score_mod)" => OPTIONAL_INPUT_UNSUPPORTED
+    ),
+    strides = last_dense,
+    deterministic,
+    tp_invariant = true,
+    batch_invariant = true
+)]
+impl<S: Simd> AttentionGqaPrefillRaggedKernel for ModifiedPrefillRagged<S> {
+    fn run(
+        &self,
+        call: &AttentionGqaPrefillRaggedCall<'_>,
+        mut out: AttentionGqaPrefillRaggedOut<'_>,
+        _run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let s = require::<S>()?;
+        let modifier = Modifier::new(call.score_mod.as_ref(), call.score_params.as_ref())?;
+        with_float!(call.dtype_t, T => {
+            ragged::with_problem::<T>(call, &mut out, |problem, qo_indptr| {
+                single_threaded_unless_sorted(qo_indptr, || attend_all(s, problem, &modifier));
+            })
+        })
+    }
+}
+
+#[lz_macros::kernel(
+    id = "cpu.attention.gqa.prefill.paged.score_mod",
+    operation = "attention.gqa.prefill.paged",
+    specialized = "attention.standard.prefill.paged",
+    backend = "cpu",
+    priority = 60,
+    dtypes(T = [f32, f16, bf16]),
+    limits(
+        "head_dim <= 256" => HEAD_DIM_TOO_LARGE,
+        "given(score_mod)" => OPTIONAL_INPUT_UNSUPPORTED
+    ),
+    strides = last_dense,
+    deterministic,
+    tp_invariant = true,
+    batch_invariant = true
+)]
+impl<S: Simd> AttentionGqaPrefillPagedKernel for ModifiedPrefillPaged<S> {
+    fn run(
+        &self,
+        call: &AttentionGqaPrefillPagedCall<'_>,
+        mut out: AttentionGqaPrefillPagedOut<'_>,
+        _run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let s = require::<S>()?;
+        let modifier = Modifier::new(call.score_mod.as_ref(), call.score_params.as_ref())?;
+        let paged = Paged::prefill(call)?;
+        let (qo_indptr, total) = (index_slice(&call.qo_indptr, &[])?, call.axes.total_q);
+        let queries = |b: usize| span(qo_indptr, b, total);
+        with_float!(call.dtype_t, T => paged.run::<T>(&mut out.output, out.lse.as_mut(), &queries, |problem| {
+            single_threaded_unless_sorted(qo_indptr, || attend_all(s, problem, &modifier));
+            Ok(())
+        }))
+    }
+}
+
+#[lz_macros::kernel(
+    id = "cpu.attention.gqa.decode.paged.score_mod",
+    operation = "attention.gqa.decode.paged",
+    specialized = "attention.standard.decode.paged",
+    backend = "cpu",
+    priority = 60,
+    dtypes(T = [f32, f16, bf16]),
+    limits(
+        "head_dim <= 256" => HEAD_DIM_TOO_LARGE,
+        "given(score_mod)" => OPTIONAL_INPUT_UNSUPPORTED
+    ),
+    strides = last_dense,
+    deterministic,
+    tp_invariant = true,
+    batch_invariant = true
+)]
+impl<S: Simd> AttentionGqaDecodePagedKernel for ModifiedDecodePaged<S> {
+    fn run(
+        &self,
+        call: &AttentionGqaDecodePagedCall<'_>,
+        mut out: AttentionGqaDecodePagedOut<'_>,
+        _run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let s = require::<S>()?;
+        let modifier = Modifier::new(call.score_mod.as_ref(), call.score_params.as_ref())?;
+        let paged = Paged::decode(call)?;
+        let queries = |b: usize| b as i64..b as i64 + 1;
+        with_float!(call.dtype_t, T => paged.run::<T>(&mut out.output, out.lse.as_mut(), &queries, |problem| {
+            attend_all(s, problem, &modifier);
+            Ok(())
+        }))
     }
 }

@@ -98,7 +98,7 @@ impl<'a> PageTable<'a> {
 }
 
 /// The inputs of a call of either operation.
-struct Paged<'a> {
+pub(super) struct Paged<'a> {
     /// Queries, keys and values.
     tensors: [&'a TensorView<'a>; 3],
     slopes: Option<&'a TensorView<'a>>,
@@ -110,9 +110,49 @@ struct Paged<'a> {
     heads_first: bool,
 }
 
-impl Paged<'_> {
+impl<'a> Paged<'a> {
+    /// Of a decode step.
+    pub(super) fn decode(call: &'a AttentionGqaDecodePagedCall<'_>) -> Result<Paged<'a>, KernelError> {
+        let axes = &call.axes;
+        let (indptr, indices, last) = (&call.kv_indptr, &call.kv_indices, &call.kv_last_page_len);
+        Ok(Paged {
+            tensors: [&call.q, &call.k_cache, &call.v_cache],
+            slopes: call.alibi_slopes.as_ref(),
+            sinks: call.sinks.as_ref(),
+            pages: PageTable::new(indptr, indices, last, axes.page_size, axes.num_pages)?,
+            shape: Shape {
+                soft_cap: call.soft_cap,
+                window_left: call.window_left,
+                ..Shape::grouped(axes.heads, axes.kv_heads, axes.head_dim, axes.head_dim, call.sm_scale)
+            },
+            batch: axes.batch,
+            heads_first: call.layout == AttentionGqaDecodePagedLayout::Hnd,
+        })
+    }
+
+    /// Of a prefill.
+    pub(super) fn prefill(call: &'a AttentionGqaPrefillPagedCall<'_>) -> Result<Paged<'a>, KernelError> {
+        let axes = &call.axes;
+        let (indptr, indices, last) = (&call.kv_indptr, &call.kv_indices, &call.kv_last_page_len);
+        Ok(Paged {
+            tensors: [&call.q, &call.k_cache, &call.v_cache],
+            slopes: call.alibi_slopes.as_ref(),
+            sinks: call.sinks.as_ref(),
+            pages: PageTable::new(indptr, indices, last, axes.page_size, axes.num_pages)?,
+            shape: Shape {
+                soft_cap: call.soft_cap,
+                causal: call.causal,
+                window_left: call.window_left,
+                window_right: call.window_right,
+                ..Shape::grouped(axes.heads, axes.kv_heads, axes.head_dim, axes.head_dim, call.sm_scale)
+            },
+            batch: axes.batch,
+            heads_first: call.layout == AttentionGqaPrefillPagedLayout::Hnd,
+        })
+    }
+
     /// Calls `attend` with the problem; `queries` returns the query range of a request.
-    fn run<T: Float>(
+    pub(super) fn run<T: Float>(
         &self,
         output: &mut TensorMut<'_>,
         lse: Option<&mut TensorMut<'_>>,
@@ -149,7 +189,7 @@ impl Paged<'_> {
     backend = "cpu",
     priority = 60,
     dtypes(T = [f32, f16, bf16]),
-    limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE),
+    limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE, "not given(score_mod)" => OPTIONAL_INPUT_UNSUPPORTED),
     strides = last_dense,
     deterministic,
     tp_invariant = true,
@@ -164,22 +204,8 @@ impl<S: Attend> AttentionGqaDecodePagedKernel for GqaDecodePaged<S> {
         resources: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
-        let axes = &call.axes;
-        let (indptr, indices, last) = (&call.kv_indptr, &call.kv_indices, &call.kv_last_page_len);
-        let pages = PageTable::new(indptr, indices, last, axes.page_size, axes.num_pages)?;
-        let paged = Paged {
-            tensors: [&call.q, &call.k_cache, &call.v_cache],
-            slopes: call.alibi_slopes.as_ref(),
-            sinks: call.sinks.as_ref(),
-            pages,
-            shape: Shape {
-                soft_cap: call.soft_cap,
-                window_left: call.window_left,
-                ..Shape::grouped(axes.heads, axes.kv_heads, axes.head_dim, axes.head_dim, call.sm_scale)
-            },
-            batch: axes.batch,
-            heads_first: call.layout == AttentionGqaDecodePagedLayout::Hnd,
-        };
+        let paged = Paged::decode(call)?;
+        let pages = paged.pages;
         let queries = |b: usize| b as i64..b as i64 + 1;
         with_float!(call.dtype_t, T => paged.run::<T>(&mut out.output, out.lse.as_mut(), &queries, |problem| {
             // Split-KV for long requests.
@@ -187,7 +213,7 @@ impl<S: Attend> AttentionGqaDecodePagedKernel for GqaDecodePaged<S> {
                 run(s, problem, None);
                 return Ok(());
             };
-            let bytes = parts * axes.heads as usize * (problem.shape.dim_v + 2) * size_of::<f32>();
+            let bytes = parts * call.axes.heads as usize * (problem.shape.dim_v + 2) * size_of::<f32>();
             let workspace = resources.workspace(bytes as u64)?;
             let first_part = |b: usize| pages.first_part(b, CHUNK);
             let split = Split { chunk: CHUNK, workspace, first_part: &first_part };
@@ -204,7 +230,7 @@ impl<S: Attend> AttentionGqaDecodePagedKernel for GqaDecodePaged<S> {
     backend = "cpu",
     priority = 60,
     dtypes(T = [f32, f16, bf16]),
-    limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE),
+    limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE, "not given(score_mod)" => OPTIONAL_INPUT_UNSUPPORTED),
     strides = last_dense,
     deterministic,
     tp_invariant = true,
@@ -218,24 +244,8 @@ impl<S: Attend> AttentionGqaPrefillPagedKernel for GqaPrefillPaged<S> {
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
-        let axes = &call.axes;
-        let (indptr, indices, last) = (&call.kv_indptr, &call.kv_indices, &call.kv_last_page_len);
-        let paged = Paged {
-            tensors: [&call.q, &call.k_cache, &call.v_cache],
-            slopes: call.alibi_slopes.as_ref(),
-            sinks: call.sinks.as_ref(),
-            pages: PageTable::new(indptr, indices, last, axes.page_size, axes.num_pages)?,
-            shape: Shape {
-                soft_cap: call.soft_cap,
-                causal: call.causal,
-                window_left: call.window_left,
-                window_right: call.window_right,
-                ..Shape::grouped(axes.heads, axes.kv_heads, axes.head_dim, axes.head_dim, call.sm_scale)
-            },
-            batch: axes.batch,
-            heads_first: call.layout == AttentionGqaPrefillPagedLayout::Hnd,
-        };
-        let (qo_indptr, total) = (index_slice(&call.qo_indptr, &[])?, axes.total_q);
+        let paged = Paged::prefill(call)?;
+        let (qo_indptr, total) = (index_slice(&call.qo_indptr, &[])?, call.axes.total_q);
         let queries = |b: usize| span(qo_indptr, b, total);
         with_float!(call.dtype_t, T => paged.run::<T>(&mut out.output, out.lse.as_mut(), &queries, |problem| {
             run_ragged(s, problem, qo_indptr);

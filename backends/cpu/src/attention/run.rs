@@ -170,14 +170,15 @@ fn heads_per_task(tasks: usize, threads: usize, rows: usize) -> usize {
     if threads == 1 { most } else { most.min(tasks / (threads * 4)).max(1) }
 }
 
-/// Like [`run`], for queries given by an indptr. If it is not sorted, requests share rows of the output, and
-/// a single thread writes them.
+/// Like [`run`], for queries given by an indptr.
 pub(crate) fn run_ragged<S: Attend, T: Float>(s: S, problem: &Problem<'_, '_, T>, indptr: &[i32]) {
-    if indptr.is_sorted() {
-        run(s, problem, None);
-    } else {
-        pool::with_threads(1, || run(s, problem, None));
-    }
+    single_threaded_unless_sorted(indptr, || run(s, problem, None));
+}
+
+/// Calls `attend` for queries given by an indptr. If it is not sorted, requests share rows of the output, and a single thread
+/// writes them.
+pub(super) fn single_threaded_unless_sorted<R>(indptr: &[i32], attend: impl FnOnce() -> R) -> R {
+    if indptr.is_sorted() { attend() } else { pool::with_threads(1, attend) }
 }
 
 /// Attention of some rows over given key ranges, for operations with their own sparsity pattern.

@@ -690,3 +690,123 @@ fn score_expressions_of_decode_steps() {
         );
     }
 }
+
+/// Requests of several tasks, of several tiles, without queries and without keys.
+#[test]
+fn score_expressions_of_ragged_requests() {
+    let mut random = RandomFloats(13);
+    let (heads, kv_heads, dim, dim_v) = (6i64, 2i64, 20i64, 12i64);
+    let (qo_indptr, kv_indptr) = ([0i32, 5, 5, 47, 48, 50], [0i32, 3, 12, 84, 84, 115]);
+    let q = random.many((50 * heads * dim) as usize);
+    let k = random.many((115 * kv_heads * dim) as usize);
+    let v = random.many((115 * kv_heads * dim_v) as usize);
+    let parameters = random.many((5 * heads * 2) as usize);
+    let (slopes, sinks) = (random.many((5 * heads) as usize), random.many(heads as usize));
+    for text in [
+        "score * 40 + b - h / 3",
+        "score + p0 * log(1 + kv_idx) - p1 * q_idx + 0.1 * q_pos",
+        "score if (q_pos - kv_idx) % 4 != 1 or b == 2 else -inf",
+        "inf if kv_idx == 30 else score",
+    ] {
+        let args = || {
+            AttentionGqaPrefillRagged::new(
+                view(&q, &[50, heads, dim]),
+                view(&k, &[115, kv_heads, dim]),
+                view(&v, &[115, kv_heads, dim_v]),
+                view(&qo_indptr, &[6]),
+                view(&kv_indptr, &[6]),
+            )
+            .score_mod(view(text.as_bytes(), &[text.len() as i64]))
+            .score_params(view(&parameters, &[5, heads, 2]))
+            .return_lse(true)
+        };
+        check_against_reference!(
+            "attention.gqa.prefill.ragged",
+            attention_gqa_prefill_ragged,
+            args().alibi_slopes(view(&slopes, &[5, heads])),
+            1e-5
+        );
+        check_against_reference!(
+            "attention.gqa.prefill.ragged",
+            attention_gqa_prefill_ragged,
+            args().causal(true).window_left(20).soft_cap(3.0).sinks(view(&sinks, &[heads])),
+            1e-5
+        );
+    }
+}
+
+/// Also over FP8 caches, whose heads are decoded one at a time.
+#[test]
+fn score_expressions_over_pages() {
+    use lz_core::element::{F8E4M3, F8E5M2};
+    let mut random = RandomFloats(14);
+    let (page_size, pages, heads, kv_heads, dim) = (16i64, 60i64, 6i64, 2i64, 40i64);
+    let shape = [pages, page_size, kv_heads, dim];
+    let count = pages * page_size * kv_heads * dim;
+    let q = random.many((70 * heads * dim) as usize);
+    let (k, v) = (random.many(count as usize), random.many(count as usize));
+    let codes = |factor: i64| (0..count).map(move |at| ((at * factor % 71) | (at * 11 % 2) << 7) as u8);
+    let e4m3: Vec<F8E4M3> = codes(37).map(F8E4M3).collect();
+    let e5m2: Vec<F8E5M2> = codes(29).map(F8E5M2).collect();
+    let indices: Vec<i32> = (0..41).map(|index| index * 77 % pages as i32).collect();
+    let (indptr, last, qo_indptr) = ([0i32, 30, 30, 41], [5i32, 0, 16], [0i32, 3, 3, 70]);
+    let (indptr, indices, last) = (view(&indptr, &[4]), view(&indices, &[41]), view(&last, &[3]));
+    let (parameters, sinks) = (random.many((3 * heads) as usize), random.many(heads as usize));
+    let (parameters, sinks) = (view(&parameters, &[3, heads, 1]), view(&sinks, &[heads]));
+    let scales = [0.01f32, 0.3];
+    for text in [
+        "score * 10 + b - h / 3",
+        "score + p0 * (kv_idx - q_pos) * 0.05 - q_idx",
+        "score if h % 2 == b or kv_idx % 3 == 0 else -inf",
+    ] {
+        let text = view(text.as_bytes(), &[text.len() as i64]);
+        let decode = || {
+            let q = view(&q[..(3 * heads * dim) as usize], &[3, heads, dim]);
+            let args =
+                AttentionGqaDecodePaged::new(q, view(&k, &shape), view(&v, &shape), indptr, indices, last);
+            args.score_mod(text).score_params(parameters).return_lse(true)
+        };
+        check_against_reference!("attention.gqa.decode.paged", attention_gqa_decode_paged, decode(), 1e-5);
+        let short = || decode().window_left(40).sinks(sinks);
+        check_against_reference!("attention.gqa.decode.paged", attention_gqa_decode_paged, short(), 1e-5);
+        let (queries, starts) = (view(&q, &[70, heads, dim]), view(&qo_indptr, &[4]));
+        let prefill = || {
+            let args = AttentionGqaPrefillPaged::new(
+                queries,
+                view(&k, &shape),
+                view(&v, &shape),
+                starts,
+                indptr,
+                indices,
+                last,
+            );
+            args.score_mod(text).score_params(parameters).return_lse(true).causal(true).soft_cap(3.0)
+        };
+        check_against_reference!("attention.gqa.prefill.paged", attention_gqa_prefill_paged, prefill(), 1e-5);
+        for cache in [view(&e4m3, &shape), view(&e5m2, &shape)] {
+            let prefill = || {
+                let args =
+                    AttentionGqaPrefillPagedFp8::new(queries, cache, cache, starts, indptr, indices, last);
+                let args = args.k_scale(view(&scales, &[2])).v_scale(view(&scales[..1], &[]));
+                args.score_mod(text).score_params(parameters).return_lse(true).causal(true).sinks(sinks)
+            };
+            check_against_reference!(
+                "attention.gqa.prefill.paged.fp8",
+                attention_gqa_prefill_paged_fp8,
+                prefill(),
+                1e-5
+            );
+            let decode = || {
+                let q = view(&q[..(3 * heads * dim) as usize], &[3, heads, dim]);
+                let args = AttentionGqaDecodePagedFp8::new(q, cache, cache, indptr, indices, last);
+                args.k_scale(view(&scales, &[2])).score_mod(text).score_params(parameters).return_lse(true)
+            };
+            check_against_reference!(
+                "attention.gqa.decode.paged.fp8",
+                attention_gqa_decode_paged_fp8,
+                decode(),
+                1e-5
+            );
+        }
+    }
+}

@@ -333,7 +333,7 @@ OVERLOADS += [
 ]
 
 
-def _fake_attention_gqa_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_pages=None):
+def _fake_attention_gqa_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_pages=None):
     if return_lse is None:
         return_lse = False
     axis_batch, axis_heads, axis_head_dim = q.shape
@@ -344,42 +344,43 @@ def _fake_attention_gqa_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices,
     return result_output
 
 
-def attention_gqa_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_pages=None, out=None):
-    refuse_gradients("attention.gqa.decode.paged", q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks)
+def attention_gqa_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_pages=None, out=None):
+    score_mod = text_tensor(score_mod)
+    refuse_gradients("attention.gqa.decode.paged", q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params)
     if return_lse:
         if out is None:
-            return _layerzero.attention_gqa_decode_paged.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages)
+            return _layerzero.attention_gqa_decode_paged.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages)
         out = out_tensors("attention.gqa.decode.paged", out, 2)
-        _layerzero.attention_gqa_decode_paged.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_gqa_decode_paged.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_gqa_decode_paged.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages)
+        return _layerzero.attention_gqa_decode_paged.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages)
     out = out_tensors("attention.gqa.decode.paged", out, 1)
-    _layerzero.attention_gqa_decode_paged.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages, out=out[0])
+    _layerzero.attention_gqa_decode_paged.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_gqa_decode_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None) -> Tensor",
+        "attention_gqa_decode_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None) -> Tensor",
         "attention_gqa_decode_paged", _fake_attention_gqa_decode_paged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_gqa_decode_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None) -> (Tensor, Tensor)",
+        "attention_gqa_decode_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None) -> (Tensor, Tensor)",
         "attention_gqa_decode_paged", _fake_attention_gqa_decode_paged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_gqa_decode_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None, Tensor(a!) out) -> ()",
+        "attention_gqa_decode_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None, Tensor(a!) out) -> ()",
         "attention_gqa_decode_paged", _fake_attention_gqa_decode_paged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_gqa_decode_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_decode_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_gqa_decode_paged", _fake_attention_gqa_decode_paged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
 
 
-def _fake_attention_gqa_decode_paged_fp8(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_pages=None):
+def _fake_attention_gqa_decode_paged_fp8(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, score_mod=None, score_params=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_pages=None):
     if return_lse is None:
         return_lse = False
     axis_batch, axis_heads, axis_head_dim = q.shape
@@ -390,36 +391,37 @@ def _fake_attention_gqa_decode_paged_fp8(q, k_cache, v_cache, kv_indptr, kv_indi
     return result_output
 
 
-def attention_gqa_decode_paged_fp8(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_pages=None, out=None):
-    refuse_gradients("attention.gqa.decode.paged.fp8", q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale)
+def attention_gqa_decode_paged_fp8(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, score_mod=None, score_params=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_pages=None, out=None):
+    score_mod = text_tensor(score_mod)
+    refuse_gradients("attention.gqa.decode.paged.fp8", q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, score_mod, score_params)
     if return_lse:
         if out is None:
-            return _layerzero.attention_gqa_decode_paged_fp8.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages)
+            return _layerzero.attention_gqa_decode_paged_fp8.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages)
         out = out_tensors("attention.gqa.decode.paged.fp8", out, 2)
-        _layerzero.attention_gqa_decode_paged_fp8.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_gqa_decode_paged_fp8.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_gqa_decode_paged_fp8.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages)
+        return _layerzero.attention_gqa_decode_paged_fp8.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages)
     out = out_tensors("attention.gqa.decode.paged.fp8", out, 1)
-    _layerzero.attention_gqa_decode_paged_fp8.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages, out=out[0])
+    _layerzero.attention_gqa_decode_paged_fp8.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_gqa_decode_paged_fp8(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None) -> Tensor",
+        "attention_gqa_decode_paged_fp8(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None) -> Tensor",
         "attention_gqa_decode_paged_fp8", _fake_attention_gqa_decode_paged_fp8, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_gqa_decode_paged_fp8.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None) -> (Tensor, Tensor)",
+        "attention_gqa_decode_paged_fp8.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None) -> (Tensor, Tensor)",
         "attention_gqa_decode_paged_fp8", _fake_attention_gqa_decode_paged_fp8, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_gqa_decode_paged_fp8.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None, Tensor(a!) out) -> ()",
+        "attention_gqa_decode_paged_fp8.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None, Tensor(a!) out) -> ()",
         "attention_gqa_decode_paged_fp8", _fake_attention_gqa_decode_paged_fp8, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_gqa_decode_paged_fp8.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_decode_paged_fp8.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_gqa_decode_paged_fp8", _fake_attention_gqa_decode_paged_fp8, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
@@ -481,7 +483,7 @@ OVERLOADS += [
 ]
 
 
-def _fake_attention_gqa_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_seq_q=None, max_pages=None):
+def _fake_attention_gqa_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_seq_q=None, max_pages=None):
     if return_lse is None:
         return_lse = False
     axis_total_q, axis_heads, axis_head_dim = q.shape
@@ -492,42 +494,43 @@ def _fake_attention_gqa_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr,
     return result_output
 
 
-def attention_gqa_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_seq_q=None, max_pages=None, out=None):
-    refuse_gradients("attention.gqa.prefill.paged", q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks)
+def attention_gqa_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_seq_q=None, max_pages=None, out=None):
+    score_mod = text_tensor(score_mod)
+    refuse_gradients("attention.gqa.prefill.paged", q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params)
     if return_lse:
         if out is None:
-            return _layerzero.attention_gqa_prefill_paged.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages)
+            return _layerzero.attention_gqa_prefill_paged.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages)
         out = out_tensors("attention.gqa.prefill.paged", out, 2)
-        _layerzero.attention_gqa_prefill_paged.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_gqa_prefill_paged.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_gqa_prefill_paged.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages)
+        return _layerzero.attention_gqa_prefill_paged.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages)
     out = out_tensors("attention.gqa.prefill.paged", out, 1)
-    _layerzero.attention_gqa_prefill_paged.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages, out=out[0])
+    _layerzero.attention_gqa_prefill_paged.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_gqa_prefill_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None) -> Tensor",
+        "attention_gqa_prefill_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None) -> Tensor",
         "attention_gqa_prefill_paged", _fake_attention_gqa_prefill_paged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_gqa_prefill_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None) -> (Tensor, Tensor)",
+        "attention_gqa_prefill_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None) -> (Tensor, Tensor)",
         "attention_gqa_prefill_paged", _fake_attention_gqa_prefill_paged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_gqa_prefill_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None, Tensor(a!) out) -> ()",
+        "attention_gqa_prefill_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None, Tensor(a!) out) -> ()",
         "attention_gqa_prefill_paged", _fake_attention_gqa_prefill_paged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_gqa_prefill_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_prefill_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_gqa_prefill_paged", _fake_attention_gqa_prefill_paged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
 
 
-def _fake_attention_gqa_prefill_paged_fp8(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_seq_q=None, max_pages=None):
+def _fake_attention_gqa_prefill_paged_fp8(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, score_mod=None, score_params=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_seq_q=None, max_pages=None):
     if return_lse is None:
         return_lse = False
     axis_total_q, axis_heads, axis_head_dim = q.shape
@@ -538,42 +541,43 @@ def _fake_attention_gqa_prefill_paged_fp8(q, k_cache, v_cache, qo_indptr, kv_ind
     return result_output
 
 
-def attention_gqa_prefill_paged_fp8(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_seq_q=None, max_pages=None, out=None):
-    refuse_gradients("attention.gqa.prefill.paged.fp8", q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale)
+def attention_gqa_prefill_paged_fp8(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, score_mod=None, score_params=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_seq_q=None, max_pages=None, out=None):
+    score_mod = text_tensor(score_mod)
+    refuse_gradients("attention.gqa.prefill.paged.fp8", q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, score_mod, score_params)
     if return_lse:
         if out is None:
-            return _layerzero.attention_gqa_prefill_paged_fp8.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages)
+            return _layerzero.attention_gqa_prefill_paged_fp8.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages)
         out = out_tensors("attention.gqa.prefill.paged.fp8", out, 2)
-        _layerzero.attention_gqa_prefill_paged_fp8.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_gqa_prefill_paged_fp8.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_gqa_prefill_paged_fp8.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages)
+        return _layerzero.attention_gqa_prefill_paged_fp8.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages)
     out = out_tensors("attention.gqa.prefill.paged.fp8", out, 1)
-    _layerzero.attention_gqa_prefill_paged_fp8.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages, out=out[0])
+    _layerzero.attention_gqa_prefill_paged_fp8.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_gqa_prefill_paged_fp8(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None) -> Tensor",
+        "attention_gqa_prefill_paged_fp8(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None) -> Tensor",
         "attention_gqa_prefill_paged_fp8", _fake_attention_gqa_prefill_paged_fp8, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_gqa_prefill_paged_fp8.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None) -> (Tensor, Tensor)",
+        "attention_gqa_prefill_paged_fp8.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None) -> (Tensor, Tensor)",
         "attention_gqa_prefill_paged_fp8", _fake_attention_gqa_prefill_paged_fp8, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_gqa_prefill_paged_fp8.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None, Tensor(a!) out) -> ()",
+        "attention_gqa_prefill_paged_fp8.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None, Tensor(a!) out) -> ()",
         "attention_gqa_prefill_paged_fp8", _fake_attention_gqa_prefill_paged_fp8, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_gqa_prefill_paged_fp8.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_prefill_paged_fp8.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_gqa_prefill_paged_fp8", _fake_attention_gqa_prefill_paged_fp8, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
 
 
-def _fake_attention_gqa_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, max_seq_q=None, max_seq_kv=None):
+def _fake_attention_gqa_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, max_seq_q=None, max_seq_kv=None):
     if return_lse is None:
         return_lse = False
     axis_total_q, axis_heads, _ = q.shape
@@ -585,36 +589,37 @@ def _fake_attention_gqa_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slop
     return result_output
 
 
-def attention_gqa_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, max_seq_q=None, max_seq_kv=None, out=None):
-    refuse_gradients("attention.gqa.prefill.ragged", q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks)
+def attention_gqa_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, max_seq_q=None, max_seq_kv=None, out=None):
+    score_mod = text_tensor(score_mod)
+    refuse_gradients("attention.gqa.prefill.ragged", q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, score_mod, score_params)
     if return_lse:
         if out is None:
-            return _layerzero.attention_gqa_prefill_ragged.lse(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv)
+            return _layerzero.attention_gqa_prefill_ragged.lse(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv)
         out = out_tensors("attention.gqa.prefill.ragged", out, 2)
-        _layerzero.attention_gqa_prefill_ragged.lse_out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_gqa_prefill_ragged.lse_out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_gqa_prefill_ragged.default(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv)
+        return _layerzero.attention_gqa_prefill_ragged.default(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv)
     out = out_tensors("attention.gqa.prefill.ragged", out, 1)
-    _layerzero.attention_gqa_prefill_ragged.out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv, out=out[0])
+    _layerzero.attention_gqa_prefill_ragged.out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_gqa_prefill_ragged(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None) -> Tensor",
+        "attention_gqa_prefill_ragged(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None) -> Tensor",
         "attention_gqa_prefill_ragged", _fake_attention_gqa_prefill_ragged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_gqa_prefill_ragged.lse(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None) -> (Tensor, Tensor)",
+        "attention_gqa_prefill_ragged.lse(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None) -> (Tensor, Tensor)",
         "attention_gqa_prefill_ragged", _fake_attention_gqa_prefill_ragged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_gqa_prefill_ragged.out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None, Tensor(a!) out) -> ()",
+        "attention_gqa_prefill_ragged.out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None, Tensor(a!) out) -> ()",
         "attention_gqa_prefill_ragged", _fake_attention_gqa_prefill_ragged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_gqa_prefill_ragged.lse_out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_prefill_ragged.lse_out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_gqa_prefill_ragged", _fake_attention_gqa_prefill_ragged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
@@ -1025,7 +1030,7 @@ OVERLOADS += [
 ]
 
 
-def _fake_attention_standard_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_pages=None):
+def _fake_attention_standard_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_pages=None):
     if return_lse is None:
         return_lse = False
     axis_batch, axis_heads, axis_head_dim = q.shape
@@ -1036,36 +1041,37 @@ def _fake_attention_standard_decode_paged(q, k_cache, v_cache, kv_indptr, kv_ind
     return result_output
 
 
-def attention_standard_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_pages=None, out=None):
-    refuse_gradients("attention.standard.decode.paged", q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks)
+def attention_standard_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_pages=None, out=None):
+    score_mod = text_tensor(score_mod)
+    refuse_gradients("attention.standard.decode.paged", q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params)
     if return_lse:
         if out is None:
-            return _layerzero.attention_standard_decode_paged.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages)
+            return _layerzero.attention_standard_decode_paged.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages)
         out = out_tensors("attention.standard.decode.paged", out, 2)
-        _layerzero.attention_standard_decode_paged.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_standard_decode_paged.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_standard_decode_paged.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages)
+        return _layerzero.attention_standard_decode_paged.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages)
     out = out_tensors("attention.standard.decode.paged", out, 1)
-    _layerzero.attention_standard_decode_paged.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages, out=out[0])
+    _layerzero.attention_standard_decode_paged.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_pages=max_pages, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_standard_decode_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None) -> Tensor",
+        "attention_standard_decode_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None) -> Tensor",
         "attention_standard_decode_paged", _fake_attention_standard_decode_paged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_standard_decode_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None) -> (Tensor, Tensor)",
+        "attention_standard_decode_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None) -> (Tensor, Tensor)",
         "attention_standard_decode_paged", _fake_attention_standard_decode_paged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_standard_decode_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None, Tensor(a!) out) -> ()",
+        "attention_standard_decode_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None, Tensor(a!) out) -> ()",
         "attention_standard_decode_paged", _fake_attention_standard_decode_paged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_standard_decode_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_standard_decode_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_standard_decode_paged", _fake_attention_standard_decode_paged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
@@ -1127,7 +1133,7 @@ OVERLOADS += [
 ]
 
 
-def _fake_attention_standard_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_seq_q=None, max_pages=None):
+def _fake_attention_standard_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_seq_q=None, max_pages=None):
     if return_lse is None:
         return_lse = False
     axis_total_q, axis_heads, axis_head_dim = q.shape
@@ -1138,42 +1144,43 @@ def _fake_attention_standard_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_in
     return result_output
 
 
-def attention_standard_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_seq_q=None, max_pages=None, out=None):
-    refuse_gradients("attention.standard.prefill.paged", q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks)
+def attention_standard_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, max_seq_q=None, max_pages=None, out=None):
+    score_mod = text_tensor(score_mod)
+    refuse_gradients("attention.standard.prefill.paged", q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params)
     if return_lse:
         if out is None:
-            return _layerzero.attention_standard_prefill_paged.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages)
+            return _layerzero.attention_standard_prefill_paged.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages)
         out = out_tensors("attention.standard.prefill.paged", out, 2)
-        _layerzero.attention_standard_prefill_paged.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_standard_prefill_paged.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_standard_prefill_paged.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages)
+        return _layerzero.attention_standard_prefill_paged.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages)
     out = out_tensors("attention.standard.prefill.paged", out, 1)
-    _layerzero.attention_standard_prefill_paged.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages, out=out[0])
+    _layerzero.attention_standard_prefill_paged.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, max_seq_q=max_seq_q, max_pages=max_pages, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_standard_prefill_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None) -> Tensor",
+        "attention_standard_prefill_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None) -> Tensor",
         "attention_standard_prefill_paged", _fake_attention_standard_prefill_paged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_standard_prefill_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None) -> (Tensor, Tensor)",
+        "attention_standard_prefill_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None) -> (Tensor, Tensor)",
         "attention_standard_prefill_paged", _fake_attention_standard_prefill_paged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_standard_prefill_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None, Tensor(a!) out) -> ()",
+        "attention_standard_prefill_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None, Tensor(a!) out) -> ()",
         "attention_standard_prefill_paged", _fake_attention_standard_prefill_paged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_standard_prefill_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_standard_prefill_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, SymInt? max_seq_q=None, SymInt? max_pages=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_standard_prefill_paged", _fake_attention_standard_prefill_paged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
 
 
-def _fake_attention_standard_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, max_seq_q=None, max_seq_kv=None):
+def _fake_attention_standard_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, max_seq_q=None, max_seq_kv=None):
     if return_lse is None:
         return_lse = False
     axis_total_q, axis_heads, _ = q.shape
@@ -1185,36 +1192,37 @@ def _fake_attention_standard_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi
     return result_output
 
 
-def attention_standard_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, max_seq_q=None, max_seq_kv=None, out=None):
-    refuse_gradients("attention.standard.prefill.ragged", q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks)
+def attention_standard_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, score_mod=None, score_params=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, max_seq_q=None, max_seq_kv=None, out=None):
+    score_mod = text_tensor(score_mod)
+    refuse_gradients("attention.standard.prefill.ragged", q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, score_mod, score_params)
     if return_lse:
         if out is None:
-            return _layerzero.attention_standard_prefill_ragged.lse(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv)
+            return _layerzero.attention_standard_prefill_ragged.lse(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv)
         out = out_tensors("attention.standard.prefill.ragged", out, 2)
-        _layerzero.attention_standard_prefill_ragged.lse_out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_standard_prefill_ragged.lse_out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_standard_prefill_ragged.default(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv)
+        return _layerzero.attention_standard_prefill_ragged.default(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv)
     out = out_tensors("attention.standard.prefill.ragged", out, 1)
-    _layerzero.attention_standard_prefill_ragged.out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv, out=out[0])
+    _layerzero.attention_standard_prefill_ragged.out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, score_mod, score_params, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, max_seq_q=max_seq_q, max_seq_kv=max_seq_kv, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_standard_prefill_ragged(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None) -> Tensor",
+        "attention_standard_prefill_ragged(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None) -> Tensor",
         "attention_standard_prefill_ragged", _fake_attention_standard_prefill_ragged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_standard_prefill_ragged.lse(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None) -> (Tensor, Tensor)",
+        "attention_standard_prefill_ragged.lse(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None) -> (Tensor, Tensor)",
         "attention_standard_prefill_ragged", _fake_attention_standard_prefill_ragged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_standard_prefill_ragged.out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None, Tensor(a!) out) -> ()",
+        "attention_standard_prefill_ragged.out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None, Tensor(a!) out) -> ()",
         "attention_standard_prefill_ragged", _fake_attention_standard_prefill_ragged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_standard_prefill_ragged.lse_out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_standard_prefill_ragged.lse_out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? score_mod=None, Tensor? score_params=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, SymInt? max_seq_q=None, SymInt? max_seq_kv=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_standard_prefill_ragged", _fake_attention_standard_prefill_ragged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]

@@ -658,6 +658,8 @@ class _AttentionGqaDecodePagedPlan(PlanHandle):
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -679,6 +681,8 @@ class _AttentionGqaDecodePaged:
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -699,7 +703,8 @@ class _AttentionGqaDecodePaged:
 
             z    = sm_scale * q[b,h] · k[b,j,g]
             c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-            s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
+            a    = c + alibi_slopes[b,h] * (j - (L - 1))
+            s[j] = score_mod(a)
             p[j] = exp(s[j]) / Σ_l exp(s[l])
             output[b,h] = Σ_j p[j] v[b,j,g]
             lse[b,h]    = log Σ_j exp(s[j])
@@ -710,6 +715,11 @@ class _AttentionGqaDecodePaged:
 
         With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
         without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+
+        `score_mod` is the text of an expression over `score` (a above), `b` (the request), `h`, `q_idx` (0), `kv_idx` (j), `q_pos` (L - 1), `inf`
+        and the parameters `p0`, `p1`, … (`score_params[b,h]`), such as `score + p0 * (kv_idx - q_pos)`; absent means a. Numbers are
+        f64 and follow IEEE 754; operators and functions are those of schemas, and division by zero is no error. An expression
+        cannot refer to pages or slots.
 
         With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 
@@ -722,6 +732,8 @@ class _AttentionGqaDecodePaged:
             kv_last_page_len: `[batch]` int32. Number of filled slots in the last page of each request.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
             sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+            score_mod: `[score_mod_bytes]` uint8. Text of an expression that replaces each score; Python takes a `str`.
+            score_params: `[batch, heads, score_param_count]` float32. Parameters of `score_mod` of each request and head: `p0`, `p1`, ….
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
             soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
@@ -753,6 +765,8 @@ class _AttentionGqaDecodePaged:
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -778,6 +792,8 @@ class _AttentionGqaDecodePagedFp8Plan(PlanHandle):
         sinks: Tensor | None = None,
         k_scale: Tensor | None = None,
         v_scale: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -801,6 +817,8 @@ class _AttentionGqaDecodePagedFp8:
         sinks: Tensor | None = None,
         k_scale: Tensor | None = None,
         v_scale: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -821,7 +839,8 @@ class _AttentionGqaDecodePagedFp8:
 
             z    = sm_scale * k_scale[g] * q[b,h] · k[b,j,g]
             c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-            s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
+            a    = c + alibi_slopes[b,h] * (j - (L - 1))
+            s[j] = score_mod(a)
             p[j] = exp(s[j]) / Σ_l exp(s[l])
             output[b,h] = v_scale[g] * Σ_j p[j] v[b,j,g]
             lse[b,h]    = log Σ_j exp(s[j])
@@ -832,6 +851,11 @@ class _AttentionGqaDecodePagedFp8:
 
         With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
         without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+
+        `score_mod` is the text of an expression over `score` (a above), `b` (the request), `h`, `q_idx` (0), `kv_idx` (j), `q_pos` (L - 1), `inf`
+        and the parameters `p0`, `p1`, … (`score_params[b,h]`), such as `score + p0 * (kv_idx - q_pos)`; absent means a. Numbers are
+        f64 and follow IEEE 754; operators and functions are those of schemas, and division by zero is no error. An expression
+        cannot refer to pages or slots.
 
         With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 
@@ -846,6 +870,8 @@ class _AttentionGqaDecodePagedFp8:
             sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
             k_scale: `[kv_heads]` float32. Factor of the stored keys of each head, or of all; absent means 1.
             v_scale: `[kv_heads]` float32. Factor of the stored values of each head, or of all; absent means 1.
+            score_mod: `[score_mod_bytes]` uint8. Text of an expression that replaces each score; Python takes a `str`.
+            score_params: `[batch, heads, score_param_count]` float32. Parameters of `score_mod` of each request and head: `p0`, `p1`, ….
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
             soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
@@ -879,6 +905,8 @@ class _AttentionGqaDecodePagedFp8:
         sinks: Tensor | None = None,
         k_scale: Tensor | None = None,
         v_scale: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -1029,6 +1057,8 @@ class _AttentionGqaPrefillPagedPlan(PlanHandle):
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -1054,6 +1084,8 @@ class _AttentionGqaPrefillPaged:
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -1079,7 +1111,8 @@ class _AttentionGqaPrefillPaged:
 
             z      = sm_scale * q[i,h] · k[b,j,g]
             c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-            s[i,j] = c + alibi_slopes[b,h] * (j - t)
+            a      = c + alibi_slopes[b,h] * (j - t)
+            s[i,j] = score_mod(a)
             p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
             output[i,h] = Σ_j p[i,j] v[b,j,g]
             lse[i,h]    = log Σ_j exp(s[i,j])
@@ -1090,6 +1123,11 @@ class _AttentionGqaPrefillPaged:
 
         With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
         without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+
+        `score_mod` is the text of an expression over `score` (a above), `b` (the request), `h`, `q_idx` (i), `kv_idx` (j), `q_pos` (t), `inf`
+        and the parameters `p0`, `p1`, … (`score_params[b,h]`), such as `score if q_pos - kv_idx < 64 else -inf`; absent means a. Numbers
+        are f64 and follow IEEE 754; operators and functions are those of schemas, and division by zero is no error. Indices count
+        from the beginning of the request: an expression cannot refer to positions in the concatenated queries, to pages or to slots.
 
         A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
         window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
@@ -1105,6 +1143,8 @@ class _AttentionGqaPrefillPaged:
             kv_last_page_len: `[batch]` int32. Number of filled slots in the last page of each request.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
             sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+            score_mod: `[score_mod_bytes]` uint8. Text of an expression that replaces each score; Python takes a `str`.
+            score_params: `[batch, heads, score_param_count]` float32. Parameters of `score_mod` of each request and head: `p0`, `p1`, ….
             causal: Whether later keys are masked (default `false`).
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
             window_right: Number of keys after its own position that a query attends to; -1 means all (default `-1`).
@@ -1141,6 +1181,8 @@ class _AttentionGqaPrefillPaged:
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -1170,6 +1212,8 @@ class _AttentionGqaPrefillPagedFp8Plan(PlanHandle):
         sinks: Tensor | None = None,
         k_scale: Tensor | None = None,
         v_scale: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -1197,6 +1241,8 @@ class _AttentionGqaPrefillPagedFp8:
         sinks: Tensor | None = None,
         k_scale: Tensor | None = None,
         v_scale: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -1222,7 +1268,8 @@ class _AttentionGqaPrefillPagedFp8:
 
             z      = sm_scale * k_scale[g] * q[i,h] · k[b,j,g]
             c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-            s[i,j] = c + alibi_slopes[b,h] * (j - t)
+            a      = c + alibi_slopes[b,h] * (j - t)
+            s[i,j] = score_mod(a)
             p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
             output[i,h] = v_scale[g] * Σ_j p[i,j] v[b,j,g]
             lse[i,h]    = log Σ_j exp(s[i,j])
@@ -1233,6 +1280,11 @@ class _AttentionGqaPrefillPagedFp8:
 
         With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
         without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+
+        `score_mod` is the text of an expression over `score` (a above), `b` (the request), `h`, `q_idx` (i), `kv_idx` (j), `q_pos` (t), `inf`
+        and the parameters `p0`, `p1`, … (`score_params[b,h]`), such as `score if q_pos - kv_idx < 64 else -inf`; absent means a. Numbers
+        are f64 and follow IEEE 754; operators and functions are those of schemas, and division by zero is no error. Indices count
+        from the beginning of the request: an expression cannot refer to positions in the concatenated queries, to pages or to slots.
 
         A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
         window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
@@ -1250,6 +1302,8 @@ class _AttentionGqaPrefillPagedFp8:
             sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
             k_scale: `[kv_heads]` float32. Factor of the stored keys of each head, or of all; absent means 1.
             v_scale: `[kv_heads]` float32. Factor of the stored values of each head, or of all; absent means 1.
+            score_mod: `[score_mod_bytes]` uint8. Text of an expression that replaces each score; Python takes a `str`.
+            score_params: `[batch, heads, score_param_count]` float32. Parameters of `score_mod` of each request and head: `p0`, `p1`, ….
             causal: Whether later keys are masked (default `false`).
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
             window_right: Number of keys after its own position that a query attends to; -1 means all (default `-1`).
@@ -1288,6 +1342,8 @@ class _AttentionGqaPrefillPagedFp8:
         sinks: Tensor | None = None,
         k_scale: Tensor | None = None,
         v_scale: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -1313,6 +1369,8 @@ class _AttentionGqaPrefillRaggedPlan(PlanHandle):
         kv_indptr: Tensor,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -1335,6 +1393,8 @@ class _AttentionGqaPrefillRagged:
         kv_indptr: Tensor,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -1354,7 +1414,8 @@ class _AttentionGqaPrefillRagged:
 
             z      = sm_scale * q[i,h] · k[j,g]
             c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-            s[i,j] = c + alibi_slopes[b,h] * (j - t)
+            a      = c + alibi_slopes[b,h] * (j - t)
+            s[i,j] = score_mod(a)
             p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])          over the keys of the same request
             output[i,h] = Σ_j p[i,j] v[j,g]
             lse[i,h]    = log Σ_j exp(s[i,j])
@@ -1365,6 +1426,11 @@ class _AttentionGqaPrefillRagged:
 
         With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
         without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+
+        `score_mod` is the text of an expression over `score` (a above), `b` (the request), `h`, `q_idx` (i), `kv_idx` (j), `q_pos` (t), `inf`
+        and the parameters `p0`, `p1`, … (`score_params[b,h]`), such as `score if q_pos - kv_idx < 64 else -inf`; absent means a. Numbers
+        are f64 and follow IEEE 754; operators and functions are those of schemas, and division by zero is no error. Indices count
+        from the beginning of the request: an expression cannot refer to positions in the concatenated tensors.
 
         A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
         window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
@@ -1378,6 +1444,8 @@ class _AttentionGqaPrefillRagged:
             kv_indptr: `[batch + 1]` int32. Start of the keys of each request.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
             sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+            score_mod: `[score_mod_bytes]` uint8. Text of an expression that replaces each score; Python takes a `str`.
+            score_params: `[batch, heads, score_param_count]` float32. Parameters of `score_mod` of each request and head: `p0`, `p1`, ….
             causal: Whether later keys are masked (default `false`).
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
             window_right: Number of keys after its own position that a query attends to; -1 means all (default `-1`).
@@ -1409,6 +1477,8 @@ class _AttentionGqaPrefillRagged:
         kv_indptr: Tensor,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -2231,6 +2301,8 @@ class _AttentionStandardDecodePagedPlan(PlanHandle):
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -2252,6 +2324,8 @@ class _AttentionStandardDecodePaged:
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -2271,7 +2345,8 @@ class _AttentionStandardDecodePaged:
 
             z    = sm_scale * q[b,h] · k[b,j,h]
             c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-            s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
+            a    = c + alibi_slopes[b,h] * (j - (L - 1))
+            s[j] = score_mod(a)
             p[j] = exp(s[j]) / Σ_l exp(s[l])
             output[b,h] = Σ_j p[j] v[b,j,h]
             lse[b,h]    = log Σ_j exp(s[j])
@@ -2279,6 +2354,8 @@ class _AttentionStandardDecodePaged:
         in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
         query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
+
+        `score_mod` is an expression as in `attention.gqa.decode.paged`; absent means a.
 
         With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 
@@ -2291,6 +2368,8 @@ class _AttentionStandardDecodePaged:
             kv_last_page_len: `[batch]` int32. Number of filled slots in the last page of each request.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
             sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+            score_mod: `[score_mod_bytes]` uint8. Text of an expression that replaces each score; Python takes a `str`.
+            score_params: `[batch, heads, score_param_count]` float32. Parameters of `score_mod` of each request and head: `p0`, `p1`, ….
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
             soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
@@ -2322,6 +2401,8 @@ class _AttentionStandardDecodePaged:
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -2466,6 +2547,8 @@ class _AttentionStandardPrefillPagedPlan(PlanHandle):
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -2491,6 +2574,8 @@ class _AttentionStandardPrefillPaged:
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -2515,7 +2600,8 @@ class _AttentionStandardPrefillPaged:
 
             z      = sm_scale * q[i,h] · k[b,j,h]
             c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-            s[i,j] = c + alibi_slopes[b,h] * (j - t)
+            a      = c + alibi_slopes[b,h] * (j - t)
+            s[i,j] = score_mod(a)
             p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
             output[i,h] = Σ_j p[i,j] v[b,j,h]
             lse[i,h]    = log Σ_j exp(s[i,j])
@@ -2523,6 +2609,8 @@ class _AttentionStandardPrefillPaged:
         in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
         query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
+
+        `score_mod` is an expression as in `attention.gqa.prefill.paged`; absent means a.
 
         A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
         window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
@@ -2538,6 +2626,8 @@ class _AttentionStandardPrefillPaged:
             kv_last_page_len: `[batch]` int32. Number of filled slots in the last page of each request.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
             sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+            score_mod: `[score_mod_bytes]` uint8. Text of an expression that replaces each score; Python takes a `str`.
+            score_params: `[batch, heads, score_param_count]` float32. Parameters of `score_mod` of each request and head: `p0`, `p1`, ….
             causal: Whether later keys are masked (default `false`).
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
             window_right: Number of keys after its own position that a query attends to; -1 means all (default `-1`).
@@ -2574,6 +2664,8 @@ class _AttentionStandardPrefillPaged:
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -2599,6 +2691,8 @@ class _AttentionStandardPrefillRaggedPlan(PlanHandle):
         kv_indptr: Tensor,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -2621,6 +2715,8 @@ class _AttentionStandardPrefillRagged:
         kv_indptr: Tensor,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -2639,7 +2735,8 @@ class _AttentionStandardPrefillRagged:
 
             z      = sm_scale * q[i,h] · k[j,h]
             c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-            s[i,j] = c + alibi_slopes[b,h] * (j - t)
+            a      = c + alibi_slopes[b,h] * (j - t)
+            s[i,j] = score_mod(a)
             p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])          over the keys of the same request
             output[i,h] = Σ_j p[i,j] v[j,h]
             lse[i,h]    = log Σ_j exp(s[i,j])
@@ -2647,6 +2744,8 @@ class _AttentionStandardPrefillRagged:
         in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
         query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
+
+        `score_mod` is an expression as in `attention.gqa.prefill.ragged`; absent means a.
 
         A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
         window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
@@ -2660,6 +2759,8 @@ class _AttentionStandardPrefillRagged:
             kv_indptr: `[batch + 1]` int32. Start of the keys of each request.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
             sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+            score_mod: `[score_mod_bytes]` uint8. Text of an expression that replaces each score; Python takes a `str`.
+            score_params: `[batch, heads, score_param_count]` float32. Parameters of `score_mod` of each request and head: `p0`, `p1`, ….
             causal: Whether later keys are masked (default `false`).
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
             window_right: Number of keys after its own position that a query attends to; -1 means all (default `-1`).
@@ -2691,6 +2792,8 @@ class _AttentionStandardPrefillRagged:
         kv_indptr: Tensor,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        score_mod: str | Tensor | None = None,
+        score_params: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,

@@ -3,8 +3,8 @@
 use lz_core::KernelError;
 
 use crate::reference::attention_core::{
-    PageTable, Row, alibi, dot, feature_index, gather, index_tuples, is_masked_out, kv_head, sink,
-    soft_capped,
+    Modifier, PageTable, Row, ScoreIndex, alibi, dot, feature_index, gather, index_tuples, is_masked_out,
+    kv_head, sink, soft_capped,
 };
 use crate::{AttentionGqaDecodePagedCall, AttentionGqaDecodePagedLayout, AttentionGqaDecodePagedOut};
 
@@ -14,6 +14,7 @@ pub fn run(
     mut out: AttentionGqaDecodePagedOut<'_>,
 ) -> Result<(), KernelError> {
     let axes = &call.axes;
+    let modifier = Modifier::new(call.score_mod, call.score_params)?;
     let heads_first = call.layout == AttentionGqaDecodePagedLayout::Hnd;
     for [b, h] in index_tuples([axes.batch, axes.heads]) {
         let g = kv_head(h, axes.heads, axes.kv_heads);
@@ -28,7 +29,8 @@ pub fn run(
             let (page, slot) = pages.locate(j);
             let z = f64::from(call.sm_scale)
                 * dot(&query, |d| call.k_cache.at(&feature_index(heads_first, page, slot, g, d)));
-            soft_capped(z, call.soft_cap) + alibi(call.alibi_slopes, b, h, j - t)
+            let score = soft_capped(z, call.soft_cap) + alibi(call.alibi_slopes, b, h, j - t);
+            modifier.apply(score, ScoreIndex { batch: b, head: h, query: 0, position: t }, j)
         });
         row.write(&mut out.output, out.lse.as_mut(), &[b, h], axes.head_dim, |j, d| {
             let (page, slot) = pages.locate(j);

@@ -4,8 +4,8 @@
 use lz_core::KernelError;
 
 use crate::reference::attention_core::{
-    PageTable, Row, alibi, dot, feature_index, gather, head_scale, index_tuples, is_masked_out, kv_head,
-    sink, soft_capped, span,
+    Modifier, PageTable, Row, ScoreIndex, alibi, dot, feature_index, gather, head_scale, index_tuples,
+    is_masked_out, kv_head, sink, soft_capped, span,
 };
 use crate::{
     AttentionGqaPrefillPagedFp8Call, AttentionGqaPrefillPagedFp8Layout, AttentionGqaPrefillPagedFp8Out,
@@ -17,6 +17,7 @@ pub fn run(
     mut out: AttentionGqaPrefillPagedFp8Out<'_>,
 ) -> Result<(), KernelError> {
     let axes = &call.axes;
+    let modifier = Modifier::new(call.score_mod, call.score_params)?;
     let heads_first = call.layout == AttentionGqaPrefillPagedFp8Layout::Hnd;
     for b in 0..axes.batch {
         let queries = span(&call.qo_indptr, b, axes.total_q);
@@ -35,7 +36,8 @@ pub fn run(
                 let z = f64::from(call.sm_scale)
                     * head_scale(call.k_scale, g)
                     * dot(&query, |d| call.k_cache.at(&feature_index(heads_first, page, slot, g, d)));
-                soft_capped(z, call.soft_cap) + alibi(call.alibi_slopes, b, h, j - t)
+                let score = soft_capped(z, call.soft_cap) + alibi(call.alibi_slopes, b, h, j - t);
+                modifier.apply(score, ScoreIndex { batch: b, head: h, query: i, position: t }, j)
             });
             let index = [queries.start + i, h];
             row.write(&mut out.output, out.lse.as_mut(), &index, axes.head_dim, |j, d| {

@@ -4,7 +4,8 @@
 use lz_core::KernelError;
 
 use crate::reference::attention_core::{
-    Row, alibi, dot, gather, index_tuples, is_masked_out, kv_head, sink, soft_capped, span,
+    Modifier, Row, ScoreIndex, alibi, dot, gather, index_tuples, is_masked_out, kv_head, sink, soft_capped,
+    span,
 };
 use crate::{AttentionGqaPrefillRaggedCall, AttentionGqaPrefillRaggedOut};
 
@@ -14,6 +15,7 @@ pub fn run(
     mut out: AttentionGqaPrefillRaggedOut<'_>,
 ) -> Result<(), KernelError> {
     let axes = &call.axes;
+    let modifier = Modifier::new(call.score_mod, call.score_params)?;
     for b in 0..axes.batch {
         let queries = span(&call.qo_indptr, b, axes.total_q);
         let keys = span(&call.kv_indptr, b, axes.total_k);
@@ -27,7 +29,8 @@ pub fn run(
                     return f64::NEG_INFINITY;
                 }
                 let z = f64::from(call.sm_scale) * dot(&query, |d| call.k.at(&[keys.start + j, g, d]));
-                soft_capped(z, call.soft_cap) + alibi(call.alibi_slopes, b, h, j - t)
+                let score = soft_capped(z, call.soft_cap) + alibi(call.alibi_slopes, b, h, j - t);
+                modifier.apply(score, ScoreIndex { batch: b, head: h, query: i, position: t }, j)
             });
             let index = [queries.start + i, h];
             row.write(&mut out.output, out.lse.as_mut(), &index, axes.head_dim_v, |j, d| {

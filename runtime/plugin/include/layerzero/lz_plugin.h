@@ -457,6 +457,8 @@ typedef struct lz_attention_gqa_decode_paged_args {
     const lz_tensor *kv_last_page_len; /* `[batch]` int32 */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
     const lz_tensor *sinks; /* `[heads]` float32, or NULL */
+    const lz_tensor *score_mod; /* `[score_mod_bytes]` uint8, or NULL */
+    const lz_tensor *score_params; /* `[batch, heads, score_param_count]` float32, or NULL */
     int64_t window_left; /* param 0 */
     float soft_cap; /* param 1 */
     float sm_scale; /* param 2 */
@@ -498,6 +500,8 @@ typedef struct lz_attention_gqa_decode_paged_fp8_args {
     const lz_tensor *sinks; /* `[heads]` float32, or NULL */
     const lz_tensor *k_scale; /* `[kv_heads]` float32, or NULL */
     const lz_tensor *v_scale; /* `[kv_heads]` float32, or NULL */
+    const lz_tensor *score_mod; /* `[score_mod_bytes]` uint8, or NULL */
+    const lz_tensor *score_params; /* `[batch, heads, score_param_count]` float32, or NULL */
     int64_t window_left; /* param 0 */
     float soft_cap; /* param 1 */
     float sm_scale; /* param 2 */
@@ -579,6 +583,8 @@ typedef struct lz_attention_gqa_prefill_paged_args {
     const lz_tensor *kv_last_page_len; /* `[batch]` int32 */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
     const lz_tensor *sinks; /* `[heads]` float32, or NULL */
+    const lz_tensor *score_mod; /* `[score_mod_bytes]` uint8, or NULL */
+    const lz_tensor *score_params; /* `[batch, heads, score_param_count]` float32, or NULL */
     uint8_t causal; /* param 0 */
     int64_t window_left; /* param 1 */
     int64_t window_right; /* param 2 */
@@ -624,6 +630,8 @@ typedef struct lz_attention_gqa_prefill_paged_fp8_args {
     const lz_tensor *sinks; /* `[heads]` float32, or NULL */
     const lz_tensor *k_scale; /* `[kv_heads]` float32, or NULL */
     const lz_tensor *v_scale; /* `[kv_heads]` float32, or NULL */
+    const lz_tensor *score_mod; /* `[score_mod_bytes]` uint8, or NULL */
+    const lz_tensor *score_params; /* `[batch, heads, score_param_count]` float32, or NULL */
     uint8_t causal; /* param 0 */
     int64_t window_left; /* param 1 */
     int64_t window_right; /* param 2 */
@@ -663,6 +671,8 @@ typedef struct lz_attention_gqa_prefill_ragged_args {
     const lz_tensor *kv_indptr; /* `[batch + 1]` int32 */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
     const lz_tensor *sinks; /* `[heads]` float32, or NULL */
+    const lz_tensor *score_mod; /* `[score_mod_bytes]` uint8, or NULL */
+    const lz_tensor *score_params; /* `[batch, heads, score_param_count]` float32, or NULL */
     uint8_t causal; /* param 0 */
     int64_t window_left; /* param 1 */
     int64_t window_right; /* param 2 */
@@ -999,6 +1009,8 @@ typedef struct lz_attention_standard_decode_paged_args {
     const lz_tensor *kv_last_page_len; /* `[batch]` int32 */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
     const lz_tensor *sinks; /* `[heads]` float32, or NULL */
+    const lz_tensor *score_mod; /* `[score_mod_bytes]` uint8, or NULL */
+    const lz_tensor *score_params; /* `[batch, heads, score_param_count]` float32, or NULL */
     int64_t window_left; /* param 0 */
     float soft_cap; /* param 1 */
     float sm_scale; /* param 2 */
@@ -1080,6 +1092,8 @@ typedef struct lz_attention_standard_prefill_paged_args {
     const lz_tensor *kv_last_page_len; /* `[batch]` int32 */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
     const lz_tensor *sinks; /* `[heads]` float32, or NULL */
+    const lz_tensor *score_mod; /* `[score_mod_bytes]` uint8, or NULL */
+    const lz_tensor *score_params; /* `[batch, heads, score_param_count]` float32, or NULL */
     uint8_t causal; /* param 0 */
     int64_t window_left; /* param 1 */
     int64_t window_right; /* param 2 */
@@ -1119,6 +1133,8 @@ typedef struct lz_attention_standard_prefill_ragged_args {
     const lz_tensor *kv_indptr; /* `[batch + 1]` int32 */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
     const lz_tensor *sinks; /* `[heads]` float32, or NULL */
+    const lz_tensor *score_mod; /* `[score_mod_bytes]` uint8, or NULL */
+    const lz_tensor *score_params; /* `[batch, heads, score_param_count]` float32, or NULL */
     uint8_t causal; /* param 0 */
     int64_t window_left; /* param 1 */
     int64_t window_right; /* param 2 */

@@ -7,7 +7,8 @@ crate::operation::plugin_kernel!(
         AttentionStandardDecodePagedKernel => AttentionStandardDecodePagedArgs,
         AttentionStandardDecodePagedOutputSlots;
     inputs(q: tensor, k_cache: tensor, v_cache: tensor, kv_indptr: tensor, kv_indices: tensor,
-        kv_last_page_len: tensor, alibi_slopes: optional_tensor, sinks: optional_tensor);
+        kv_last_page_len: tensor, alibi_slopes: optional_tensor, sinks: optional_tensor,
+        score_mod: optional_tensor, score_params: optional_tensor);
     params(window_left: optional i64 0, soft_cap: optional f32 1, sm_scale: optional f32 2,
         return_lse: optional bool 3, layout: optional case(AttentionStandardDecodePagedLayout) 4,
         max_pages: optional i64 5);

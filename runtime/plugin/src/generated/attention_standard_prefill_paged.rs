@@ -7,7 +7,8 @@ crate::operation::plugin_kernel!(
         AttentionStandardPrefillPagedKernel => AttentionStandardPrefillPagedArgs,
         AttentionStandardPrefillPagedOutputSlots;
     inputs(q: tensor, k_cache: tensor, v_cache: tensor, qo_indptr: tensor, kv_indptr: tensor,
-        kv_indices: tensor, kv_last_page_len: tensor, alibi_slopes: optional_tensor, sinks: optional_tensor);
+        kv_indices: tensor, kv_last_page_len: tensor, alibi_slopes: optional_tensor, sinks: optional_tensor,
+        score_mod: optional_tensor, score_params: optional_tensor);
     params(causal: optional bool 0, window_left: optional i64 1, window_right: optional i64 2,
         soft_cap: optional f32 3, sm_scale: optional f32 4, return_lse: optional bool 5,
         layout: optional case(AttentionStandardPrefillPagedLayout) 6, max_seq_q: optional i64 7,

@@ -7,7 +7,8 @@ crate::operation::plugin_kernel!(
         AttentionStandardPrefillRaggedKernel => AttentionStandardPrefillRaggedArgs,
         AttentionStandardPrefillRaggedOutputSlots;
     inputs(q: tensor, k: tensor, v: tensor, qo_indptr: tensor, kv_indptr: tensor,
-        alibi_slopes: optional_tensor, sinks: optional_tensor);
+        alibi_slopes: optional_tensor, sinks: optional_tensor, score_mod: optional_tensor,
+        score_params: optional_tensor);
     params(causal: optional bool 0, window_left: optional i64 1, window_right: optional i64 2,
         soft_cap: optional f32 3, sm_scale: optional f32 4, return_lse: optional bool 5,
         max_seq_q: optional i64 6, max_seq_kv: optional i64 7);

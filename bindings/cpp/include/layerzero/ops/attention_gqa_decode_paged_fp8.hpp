@@ -23,7 +23,8 @@ enum class AttentionGqaDecodePagedFp8Layout : std::uint32_t {
 ///
 ///     z    = sm_scale * k_scale[g] * q[b,h] · k[b,j,g]
 ///     c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
+///     a    = c + alibi_slopes[b,h] * (j - (L - 1))
+///     s[j] = score_mod(a)
 ///     p[j] = exp(s[j]) / Σ_l exp(s[l])
 ///     output[b,h] = v_scale[g] * Σ_j p[j] v[b,j,g]
 ///     lse[b,h]    = log Σ_j exp(s[j])
@@ -34,6 +35,11 @@ enum class AttentionGqaDecodePagedFp8Layout : std::uint32_t {
 ///
 /// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
 /// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+///
+/// `score_mod` is the text of an expression over `score` (a above), `b` (the request), `h`, `q_idx` (0), `kv_idx` (j), `q_pos` (L - 1), `inf`
+/// and the parameters `p0`, `p1`, … (`score_params[b,h]`), such as `score + p0 * (kv_idx - q_pos)`; absent means a. Numbers are
+/// f64 and follow IEEE 754; operators and functions are those of schemas, and division by zero is no error. An expression
+/// cannot refer to pages or slots.
 ///
 /// With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 struct AttentionGqaDecodePagedFp8 {
@@ -57,6 +63,10 @@ struct AttentionGqaDecodePagedFp8 {
     std::optional<TensorView> k_scale = std::nullopt;
     /// `[kv_heads]` float32. Factor of the stored values of each head, or of all; absent means 1.
     std::optional<TensorView> v_scale = std::nullopt;
+    /// `[score_mod_bytes]` uint8. Text of an expression that replaces each score; Python takes a `str`.
+    std::optional<TensorView> score_mod = std::nullopt;
+    /// `[batch, heads, score_param_count]` float32. Parameters of `score_mod` of each request and head: `p0`, `p1`, ….
+    std::optional<TensorView> score_params = std::nullopt;
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
     std::optional<std::int64_t> window_left = std::nullopt;
     /// Soft cap of the scores (tanh); 0 disables it. Default: `0`.
@@ -111,6 +121,8 @@ struct AttentionGqaDecodePagedFp8Crossing {
         args.sinks = from.sinks ? from.sinks->raw() : nullptr;
         args.k_scale = from.k_scale ? from.k_scale->raw() : nullptr;
         args.v_scale = from.v_scale ? from.v_scale->raw() : nullptr;
+        args.score_mod = from.score_mod ? from.score_mod->raw() : nullptr;
+        args.score_params = from.score_params ? from.score_params->raw() : nullptr;
         lz::detail::pass(args.given, 0, args.window_left, from.window_left);
         lz::detail::pass(args.given, 1, args.soft_cap, from.soft_cap);
         lz::detail::pass(args.given, 2, args.sm_scale, from.sm_scale);
@@ -180,6 +192,8 @@ struct AttentionGqaDecodePagedFp8Abi {
             .sinks = args.sinks ? std::optional<TensorView>(TensorView::borrow(args.sinks)) : std::nullopt,
             .k_scale = args.k_scale ? std::optional<TensorView>(TensorView::borrow(args.k_scale)) : std::nullopt,
             .v_scale = args.v_scale ? std::optional<TensorView>(TensorView::borrow(args.v_scale)) : std::nullopt,
+            .score_mod = args.score_mod ? std::optional<TensorView>(TensorView::borrow(args.score_mod)) : std::nullopt,
+            .score_params = args.score_params ? std::optional<TensorView>(TensorView::borrow(args.score_params)) : std::nullopt,
             .window_left = args.window_left,
             .soft_cap = args.soft_cap,
             .sm_scale = args.sm_scale,

@@ -25,7 +25,8 @@ enum class AttentionGqaPrefillPagedFp8Layout : std::uint32_t {
 ///
 ///     z      = sm_scale * k_scale[g] * q[i,h] · k[b,j,g]
 ///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[i,j] = c + alibi_slopes[b,h] * (j - t)
+///     a      = c + alibi_slopes[b,h] * (j - t)
+///     s[i,j] = score_mod(a)
 ///     p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
 ///     output[i,h] = v_scale[g] * Σ_j p[i,j] v[b,j,g]
 ///     lse[i,h]    = log Σ_j exp(s[i,j])
@@ -36,6 +37,11 @@ enum class AttentionGqaPrefillPagedFp8Layout : std::uint32_t {
 ///
 /// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
 /// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+///
+/// `score_mod` is the text of an expression over `score` (a above), `b` (the request), `h`, `q_idx` (i), `kv_idx` (j), `q_pos` (t), `inf`
+/// and the parameters `p0`, `p1`, … (`score_params[b,h]`), such as `score if q_pos - kv_idx < 64 else -inf`; absent means a. Numbers
+/// are f64 and follow IEEE 754; operators and functions are those of schemas, and division by zero is no error. Indices count
+/// from the beginning of the request: an expression cannot refer to positions in the concatenated queries, to pages or to slots.
 ///
 /// A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
 /// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
@@ -63,6 +69,10 @@ struct AttentionGqaPrefillPagedFp8 {
     std::optional<TensorView> k_scale = std::nullopt;
     /// `[kv_heads]` float32. Factor of the stored values of each head, or of all; absent means 1.
     std::optional<TensorView> v_scale = std::nullopt;
+    /// `[score_mod_bytes]` uint8. Text of an expression that replaces each score; Python takes a `str`.
+    std::optional<TensorView> score_mod = std::nullopt;
+    /// `[batch, heads, score_param_count]` float32. Parameters of `score_mod` of each request and head: `p0`, `p1`, ….
+    std::optional<TensorView> score_params = std::nullopt;
     /// Whether later keys are masked. Default: `false`.
     std::optional<bool> causal = std::nullopt;
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
@@ -124,6 +134,8 @@ struct AttentionGqaPrefillPagedFp8Crossing {
         args.sinks = from.sinks ? from.sinks->raw() : nullptr;
         args.k_scale = from.k_scale ? from.k_scale->raw() : nullptr;
         args.v_scale = from.v_scale ? from.v_scale->raw() : nullptr;
+        args.score_mod = from.score_mod ? from.score_mod->raw() : nullptr;
+        args.score_params = from.score_params ? from.score_params->raw() : nullptr;
         lz::detail::pass(args.given, 0, args.causal, from.causal);
         lz::detail::pass(args.given, 1, args.window_left, from.window_left);
         lz::detail::pass(args.given, 2, args.window_right, from.window_right);
@@ -197,6 +209,8 @@ struct AttentionGqaPrefillPagedFp8Abi {
             .sinks = args.sinks ? std::optional<TensorView>(TensorView::borrow(args.sinks)) : std::nullopt,
             .k_scale = args.k_scale ? std::optional<TensorView>(TensorView::borrow(args.k_scale)) : std::nullopt,
             .v_scale = args.v_scale ? std::optional<TensorView>(TensorView::borrow(args.v_scale)) : std::nullopt,
+            .score_mod = args.score_mod ? std::optional<TensorView>(TensorView::borrow(args.score_mod)) : std::nullopt,
+            .score_params = args.score_params ? std::optional<TensorView>(TensorView::borrow(args.score_params)) : std::nullopt,
             .causal = args.causal != 0,
             .window_left = args.window_left,
             .window_right = args.window_right,

@@ -22,7 +22,8 @@ enum class AttentionStandardDecodePagedLayout : std::uint32_t {
 ///
 ///     z    = sm_scale * q[b,h] · k[b,j,h]
 ///     c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
+///     a    = c + alibi_slopes[b,h] * (j - (L - 1))
+///     s[j] = score_mod(a)
 ///     p[j] = exp(s[j]) / Σ_l exp(s[l])
 ///     output[b,h] = Σ_j p[j] v[b,j,h]
 ///     lse[b,h]    = log Σ_j exp(s[j])
@@ -30,6 +31,8 @@ enum class AttentionStandardDecodePagedLayout : std::uint32_t {
 /// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
 /// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
+///
+/// `score_mod` is an expression as in `attention.gqa.decode.paged`; absent means a.
 ///
 /// With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 struct AttentionStandardDecodePaged {
@@ -49,6 +52,10 @@ struct AttentionStandardDecodePaged {
     std::optional<TensorView> alibi_slopes = std::nullopt;
     /// `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
     std::optional<TensorView> sinks = std::nullopt;
+    /// `[score_mod_bytes]` uint8. Text of an expression that replaces each score; Python takes a `str`.
+    std::optional<TensorView> score_mod = std::nullopt;
+    /// `[batch, heads, score_param_count]` float32. Parameters of `score_mod` of each request and head: `p0`, `p1`, ….
+    std::optional<TensorView> score_params = std::nullopt;
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
     std::optional<std::int64_t> window_left = std::nullopt;
     /// Soft cap of the scores (tanh); 0 disables it. Default: `0`.
@@ -101,6 +108,8 @@ struct AttentionStandardDecodePagedCrossing {
         args.kv_last_page_len = from.kv_last_page_len.raw();
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
         args.sinks = from.sinks ? from.sinks->raw() : nullptr;
+        args.score_mod = from.score_mod ? from.score_mod->raw() : nullptr;
+        args.score_params = from.score_params ? from.score_params->raw() : nullptr;
         lz::detail::pass(args.given, 0, args.window_left, from.window_left);
         lz::detail::pass(args.given, 1, args.soft_cap, from.soft_cap);
         lz::detail::pass(args.given, 2, args.sm_scale, from.sm_scale);
@@ -168,6 +177,8 @@ struct AttentionStandardDecodePagedAbi {
             .kv_last_page_len = TensorView::borrow(args.kv_last_page_len),
             .alibi_slopes = args.alibi_slopes ? std::optional<TensorView>(TensorView::borrow(args.alibi_slopes)) : std::nullopt,
             .sinks = args.sinks ? std::optional<TensorView>(TensorView::borrow(args.sinks)) : std::nullopt,
+            .score_mod = args.score_mod ? std::optional<TensorView>(TensorView::borrow(args.score_mod)) : std::nullopt,
+            .score_params = args.score_params ? std::optional<TensorView>(TensorView::borrow(args.score_params)) : std::nullopt,
             .window_left = args.window_left,
             .soft_cap = args.soft_cap,
             .sm_scale = args.sm_scale,

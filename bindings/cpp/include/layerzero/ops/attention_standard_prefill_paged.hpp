@@ -24,7 +24,8 @@ enum class AttentionStandardPrefillPagedLayout : std::uint32_t {
 ///
 ///     z      = sm_scale * q[i,h] · k[b,j,h]
 ///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[i,j] = c + alibi_slopes[b,h] * (j - t)
+///     a      = c + alibi_slopes[b,h] * (j - t)
+///     s[i,j] = score_mod(a)
 ///     p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
 ///     output[i,h] = Σ_j p[i,j] v[b,j,h]
 ///     lse[i,h]    = log Σ_j exp(s[i,j])
@@ -32,6 +33,8 @@ enum class AttentionStandardPrefillPagedLayout : std::uint32_t {
 /// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
 /// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
+///
+/// `score_mod` is an expression as in `attention.gqa.prefill.paged`; absent means a.
 ///
 /// A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
 /// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
@@ -55,6 +58,10 @@ struct AttentionStandardPrefillPaged {
     std::optional<TensorView> alibi_slopes = std::nullopt;
     /// `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
     std::optional<TensorView> sinks = std::nullopt;
+    /// `[score_mod_bytes]` uint8. Text of an expression that replaces each score; Python takes a `str`.
+    std::optional<TensorView> score_mod = std::nullopt;
+    /// `[batch, heads, score_param_count]` float32. Parameters of `score_mod` of each request and head: `p0`, `p1`, ….
+    std::optional<TensorView> score_params = std::nullopt;
     /// Whether later keys are masked. Default: `false`.
     std::optional<bool> causal = std::nullopt;
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
@@ -114,6 +121,8 @@ struct AttentionStandardPrefillPagedCrossing {
         args.kv_last_page_len = from.kv_last_page_len.raw();
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
         args.sinks = from.sinks ? from.sinks->raw() : nullptr;
+        args.score_mod = from.score_mod ? from.score_mod->raw() : nullptr;
+        args.score_params = from.score_params ? from.score_params->raw() : nullptr;
         lz::detail::pass(args.given, 0, args.causal, from.causal);
         lz::detail::pass(args.given, 1, args.window_left, from.window_left);
         lz::detail::pass(args.given, 2, args.window_right, from.window_right);
@@ -185,6 +194,8 @@ struct AttentionStandardPrefillPagedAbi {
             .kv_last_page_len = TensorView::borrow(args.kv_last_page_len),
             .alibi_slopes = args.alibi_slopes ? std::optional<TensorView>(TensorView::borrow(args.alibi_slopes)) : std::nullopt,
             .sinks = args.sinks ? std::optional<TensorView>(TensorView::borrow(args.sinks)) : std::nullopt,
+            .score_mod = args.score_mod ? std::optional<TensorView>(TensorView::borrow(args.score_mod)) : std::nullopt,
+            .score_params = args.score_params ? std::optional<TensorView>(TensorView::borrow(args.score_params)) : std::nullopt,
             .causal = args.causal != 0,
             .window_left = args.window_left,
             .window_right = args.window_right,
