@@ -133,6 +133,8 @@ def paged_attention(
     sinks: Tensor | None = None,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
+    score_mod: str | Tensor | None = None,
+    score_params: Tensor | None = None,
     causal: bool | None = None,
     window_left: int | None = None,
     window_right: int | None = None,
@@ -147,7 +149,7 @@ def paged_attention(
     Pages are passed as block tables (``block_tables`` with ``context_lens``) or in CSR form (``kv_indptr``,
     ``kv_indices``, ``kv_last_page_len``). With ``qo_indptr`` it is a prefill with several queries per
     request, without it one decode step. ``k_scale`` and ``v_scale`` are the factors of an FP8 cache, one for all heads or one
-    per head.
+    per head. ``score_mod`` is an expression that replaces each score, as in :func:`attention`; its indices are those of the request.
     """
     csr: tuple[Any, Any, Any] = (kv_indptr, kv_indices, kv_last_page_len)
     if block_tables is not None and context_lens is not None:
@@ -174,6 +176,7 @@ def paged_attention(
         optional = (*optional, k_scale, v_scale)
     elif k_scale is not None or v_scale is not None:
         raise ValueError(f"k_scale and v_scale are for FP8 caches; found a cache of {k_cache.dtype}")
+    optional = (*optional, score_mod, score_params)
     if qo_indptr is None:
         if window_right is not None or causal is False:
             raise ValueError("a decode step is causal; window_right and causal=False require qo_indptr")

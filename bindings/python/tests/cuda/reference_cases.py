@@ -94,6 +94,9 @@ def _extras(draw, operation, call):
     for name in ("v_cache", "ckv_cache", "v"):
         if name in call:
             call[name] = odd(draw, call[name], INF, NAN)
+    if ".mla." not in operation and draw.one(True, False, False):
+        call["score_mod"] = draw.one(*SCORE_MODS)
+        call["score_params"] = draw.normal(call["kv_indptr"].shape[0] - 1, call["q"].shape[1], 2)
     return call
 
 

@@ -75,6 +75,108 @@ def test_decode_matches_flex_attention(keys: int, text: str, modifier: Modifier)
     assert check_every_kernel("attention.gqa.decode", lambda: call, check) >= 2
 
 
+#: Queries and keys of each request: several, one, more keys than a tile of kernels has, no queries, more queries than keys.
+LENGTHS = [(3, 9), (1, 1), (7, 70), (0, 4), (4, 2)]
+
+
+class Requests:
+    """Requests of `LENGTHS`, ragged and over pages of 4 slots."""
+
+    def __init__(self, fp8: bool = False) -> None:
+        generator = torch.Generator().manual_seed(5)
+
+        def tensors(count: int, heads: int) -> Any:
+            return torch.randn(count, heads, DIM, generator=generator)
+
+        self.q = [tensors(queries, HEADS) for queries, _ in LENGTHS]
+        self.k, self.v = ([tensors(keys, KV_HEADS) for _, keys in LENGTHS] for _ in range(2))
+        self.scales = {"k_scale": torch.tensor([0.25, 0.75]), "v_scale": torch.tensor([1.5])} if fp8 else {}
+        if fp8:
+            self.k, self.v = ([one.to(torch.float8_e4m3fn).float() for one in cache] for cache in (self.k, self.v))
+
+    def ragged(self) -> dict[str, Any]:
+        return {
+            "q": torch.cat(self.q), "k": torch.cat(self.k), "v": torch.cat(self.v), "qo_indptr": starts(len(one) for one in self.q),
+            "kv_indptr": starts(len(one) for one in self.k),
+        }  # fmt: skip
+
+    def paged(self) -> dict[str, Any]:
+        counts = [-(-len(one) // 4) for one in self.k]
+        order = torch.randperm(sum(counts) + 2, generator=torch.Generator().manual_seed(6))[: sum(counts)]
+
+        def pages(tensors: list[Any]) -> Any:
+            cache = torch.full((sum(counts) + 2, 4, KV_HEADS, DIM), float("nan"))
+            padded = [torch.nn.functional.pad(one, (0, 0, 0, 0, 0, -len(one) % 4), value=float("nan")) for one in tensors]
+            cache[order] = torch.cat(padded).unflatten(0, (-1, 4))
+            return cache.to(torch.float8_e4m3fn) if self.scales else cache
+
+        last = torch.tensor([len(one) - (count - 1) * 4 for one, count in zip(self.k, counts, strict=True)], dtype=torch.int32)
+        table = {"kv_indptr": starts(counts), "kv_indices": order.to(torch.int32), "kv_last_page_len": last}
+        return {"k_cache": pages(self.k), "v_cache": pages(self.v), **table, **self.scales}
+
+    def expected(self, request: int, modifier: Modifier) -> Any:
+        """``[queries, heads, features]`` of one request, in f64."""
+        k, v = self.k[request].double(), self.v[request].double()
+        if self.scales:
+            k, v = k * self.scales["k_scale"].double()[:, None], v * self.scales["v_scale"].double()
+        of = lambda s, b, h, q, k: modifier(s, torch.tensor(request), h, q, k)  # noqa: E731
+        return expected_of(*(one.transpose(0, 1)[None] for one in (self.q[request].double(), k, v)), of)[0].transpose(0, 1)
+
+
+def starts(lengths: Any) -> Any:
+    return torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("form", ["ragged", "paged", "paged.fp8"])
+@pytest.mark.parametrize(("text", "modifier"), CASES, ids=[text for text, _ in CASES])
+def test_requests_match_flex_attention(text: str, modifier: Modifier, form: str) -> None:
+    """Indices are those of each request, `b` is the request, and the last query has the position of the last key."""
+    requests = Requests(fp8=form == "paged.fp8")
+    expected = [requests.expected(number, modifier) for number, (queries, _) in enumerate(LENGTHS) if queries]
+
+    def check(who: str, found: list[Any], _: dict[str, Any]) -> None:
+        torch.testing.assert_close(found[0].double(), torch.cat(expected), rtol=1e-5, atol=1e-5, equal_nan=True, msg=who)
+
+    ragged = requests.ragged()
+    if form != "ragged":
+        ragged = {"q": ragged["q"], "qo_indptr": ragged["qo_indptr"], **requests.paged()}
+    call = {**ragged, "score_mod": text}
+    assert check_every_kernel(f"attention.gqa.prefill.{form}", lambda: call, check) >= 2
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("form", ["paged", "paged.fp8"])
+@pytest.mark.parametrize(("text", "modifier"), CASES, ids=[text for text, _ in CASES])
+def test_paged_decode_matches_flex_attention(text: str, modifier: Modifier, form: str) -> None:
+    requests = Requests(fp8=form == "paged.fp8")
+    requests.q = [torch.randn(1, HEADS, DIM, generator=torch.Generator().manual_seed(number)) for number in range(len(LENGTHS))]
+    expected = torch.cat([requests.expected(number, modifier) for number in range(len(LENGTHS))])
+
+    def check(who: str, found: list[Any], _: dict[str, Any]) -> None:
+        torch.testing.assert_close(found[0].double(), expected, rtol=1e-5, atol=1e-5, msg=who)
+
+    call = {"q": torch.cat(requests.q), **requests.paged(), "score_mod": text}
+    assert check_every_kernel(f"attention.gqa.decode.{form}", lambda: call, check) >= 2
+    torch.testing.assert_close(lz.paged_attention(**call).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_parameters_are_read_per_request_and_head() -> None:
+    requests = Requests()
+    parameters = torch.randn(len(LENGTHS), HEADS, 1)
+    text, slopes = "score + p0 * (kv_idx - q_pos)", parameters[..., 0].contiguous()
+    ragged = requests.ragged()
+    expected = lz.ops.attention_gqa_prefill_ragged(**ragged, alibi_slopes=slopes)
+    found = lz.ops.attention_gqa_prefill_ragged(**ragged, score_mod=text, score_params=parameters)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    paged = {"q": ragged["q"], "qo_indptr": ragged["qo_indptr"], **requests.paged(), "score_mod": text, "score_params": parameters}
+    torch.testing.assert_close(lz.paged_attention(**paged), expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(lz.ValidationError, match="score_params"):
+        lz.paged_attention(**{**paged, "score_params": parameters[:2]})
+    with pytest.raises(lz.ValidationError, match="score_mod, which is missing"):
+        lz.paged_attention(**{**paged, "score_mod": None})
+
+
 def test_parameters_are_read_per_batch_row_and_head() -> None:
     q, k, v = inputs(5, 12, torch.float32)
     parameters = torch.randn(BATCH, HEADS, 2)
@@ -126,3 +228,10 @@ def test_other_kernels_are_rejected_with_a_reason() -> None:
     assert lz.which("attention.gqa.prefill", **arguments, score_mod="score").kernel_id.startswith("cpu.attention.gqa.prefill.score_mod")
     assert "score_mod" not in lz.which("attention.gqa.prefill", **arguments).kernel_id
     assert "OPTIONAL_INPUT_UNSUPPORTED" in str(lz.explain("attention.gqa.prefill", **arguments, score_mod="score").to_dict())
+    for operation in ("attention.gqa.prefill.ragged", "attention.standard.prefill.ragged"):
+        heads = KV_HEADS if "standard" in operation else HEADS
+        indptr = starts([2])
+        ragged = {"q": q[0, :heads].transpose(0, 1), "k": k[0, :, :2].transpose(0, 1), "v": v[0, :, :2].transpose(0, 1)}
+        call = {**ragged, "qo_indptr": indptr, "kv_indptr": indptr}
+        assert lz.which(operation, **call, score_mod="score").kernel_id.startswith(f"cpu.{operation}.score_mod")
+        assert "score_mod" not in lz.which(operation, **call).kernel_id

@@ -119,9 +119,10 @@ def _with_mask(mask: Any, visible: Any, bias: Any, groups: int) -> Any:
 def attend_in_sequence(
     q: Any, k: Any, v: Any, mask: Any, slopes: Any, offset: int,
     causal: bool, window_left: int, window_right: int, sm_scale: float, soft_cap: float, sinks: Any = None,
-    score_mod: Any = None, score_params: Any = None,
+    score_mod: Any = None, score_params: Any = None, request: int | None = None,
 ) -> Any:  # fmt: skip
-    """Queries ``[B, H, M, D]`` at the positions `offset`, `offset` + 1, … of the keys."""
+    """Queries ``[B, H, M, D]`` at the positions `offset`, `offset` + 1, … of the keys. `request` is the batch index of a single row for
+    `score_mod`."""
     groups = k.shape[1]
     visible = bias = modify = None
     if causal or window_left >= 0 or window_right >= 0 or slopes is not None or score_mod is not None:
@@ -140,7 +141,8 @@ def attend_in_sequence(
         if score_mod is not None:
             # The caller's mask joins after the expression.
             visible, added = _with_mask(mask, visible, None, groups)
-            modify, mask = ScoreMod(score_mod, score_params, positions, groups, added), None
+            batch = None if request is None else torch.full((), request, device=q.device)
+            modify, mask = ScoreMod(score_mod, score_params, positions, groups, added, batch=batch), None
     visible, bias = _with_mask(mask, visible, bias, groups)
     return attend(q, k, v, visible, bias, sm_scale, soft_cap, sinks, modify)
 
@@ -193,7 +195,7 @@ def decode_rows(
     modify = None
     if score_mod is not None:
         at = torch.full((), last, device=q.device) if lengths is None else last[:, None, None, None]
-        modify = ScoreMod(score_mod, score_params, at, k.shape[1], None)
+        modify = ScoreMod(score_mod, score_params, at, k.shape[1])
     output, lse = attend(q.unsqueeze(2), k, v, visible, bias, sm_scale, soft_cap, sinks, modify)
     output = output.squeeze(2).to(q.dtype)
     return (output, lse.squeeze(2)) if return_lse else output

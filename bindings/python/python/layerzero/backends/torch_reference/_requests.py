@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from layerzero.backends.torch_reference._attention import attend, attend_in_sequence, decode_rows, is_capturing
+from layerzero.backends.torch_reference._score_mod import ScoreMod
 
 
 def _each(
-    q: Any, requests: Any, qo_indptr: Any, slopes: Any, sinks: Any, features: int, *,
+    q: Any, requests: Any, qo_indptr: Any, slopes: Any, sinks: Any, score_mod: Any, score_params: Any, features: int, *,
     causal: bool, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
 ) -> Any:  # fmt: skip
     """One request after the other; `requests` yields keys and values ``[L, G, D]`` of each."""
@@ -29,23 +30,25 @@ def _each(
             continue
         slope = None if slopes is None else slopes.expand(len(bounds) - 1, q.shape[1])[request]
         offset = k.shape[0] - (end - first)
+        params = None if score_params is None else score_params[request : request + 1]
         own_q, k, v = (tensor.transpose(0, 1)[None] for tensor in (q[first:end], k, v))
         found, sums = attend_in_sequence(
-            own_q, k, v, None, slope, offset, causal, window_left, window_right, sm_scale, soft_cap, sinks
+            own_q, k, v, None, slope, offset, causal, window_left, window_right, sm_scale, soft_cap, sinks, score_mod, params, request
         )  # fmt: skip
         output[first:end], lse[first:end] = found[0].transpose(0, 1), sums[0].T
     return (output, lse) if return_lse else output
 
 
 def _all(
-    q: Any, k: Any, v: Any, starts: Any, lengths: Any, qo_indptr: Any, slopes: Any, sinks: Any, *,
+    q: Any, k: Any, v: Any, starts: Any, lengths: Any, qo_indptr: Any, slopes: Any, sinks: Any, score_mod: Any, score_params: Any, *,
     causal: bool, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
 ) -> Any:  # fmt: skip
     """All requests at once: each sees only its own keys, `lengths` of them from `starts`."""
     total, heads = q.shape[:2]
     rows = torch.arange(total, device=q.device)
     request = torch.searchsorted(qo_indptr[1:].contiguous(), rows.to(qo_indptr.dtype), right=True)
-    position = rows - qo_indptr[request] + lengths[request] - qo_indptr.diff()[request]
+    index = rows - qo_indptr[request]
+    position = index + lengths[request] - qo_indptr.diff()[request]
     columns = torch.arange(k.shape[0], device=q.device) - starts[request][:, None]
     distance = columns - position[:, None]
     visible = (columns >= 0) & (columns < lengths[request][:, None])
@@ -58,61 +61,72 @@ def _all(
     bias = None
     if slopes is not None:
         bias = (slopes.expand(lengths.shape[0], heads)[request].T[:, :, None] * distance).unflatten(0, (k.shape[1], -1))
+    modify = None
+    if score_mod is not None:
+        # Each query has indices, a batch row and parameters of its own.
+        params = None if score_params is None else score_params[request].transpose(0, 1)[None]
+        modify = ScoreMod(
+            score_mod, params, position[:, None], k.shape[1], batch=request[:, None], queries=index[:, None], keys=columns
+        )
     q4, k4, v4 = (tensor.transpose(0, 1)[None] for tensor in (q, k, v))
-    output, lse = attend(q4, k4, v4, visible, bias, sm_scale, soft_cap, sinks)
+    output, lse = attend(q4, k4, v4, visible, bias, sm_scale, soft_cap, sinks, modify)
     output = output[0].transpose(0, 1).to(q.dtype)
     return (output, lse[0].T) if return_lse else output
 
 
 def ragged_prefill(
-    q: Any, k: Any, v: Any, qo_indptr: Any, kv_indptr: Any, alibi_slopes: Any = None, sinks: Any = None, **params: Any
-) -> Any:
+    q: Any, k: Any, v: Any, qo_indptr: Any, kv_indptr: Any, alibi_slopes: Any = None, sinks: Any = None, score_mod: Any = None,
+    score_params: Any = None, **params: Any,
+) -> Any:  # fmt: skip
     """Requests concatenated without padding."""
     if is_capturing(q):
-        return _all(q, k, v, kv_indptr[:-1], kv_indptr.diff(), qo_indptr, alibi_slopes, sinks, **params)
+        return _all(q, k, v, kv_indptr[:-1], kv_indptr.diff(), qo_indptr, alibi_slopes, sinks, score_mod, score_params, **params)
     bounds = kv_indptr.tolist()
     requests = ((k[first:end], v[first:end]) for first, end in zip(bounds[:-1], bounds[1:], strict=True))
-    return _each(q, requests, qo_indptr, alibi_slopes, sinks, v.shape[-1], **params)
+    return _each(q, requests, qo_indptr, alibi_slopes, sinks, score_mod, score_params, v.shape[-1], **params)
 
 
 def paged_prefill(
     q: Any, k_cache: Any, v_cache: Any, qo_indptr: Any, kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any,
-    alibi_slopes: Any = None, sinks: Any = None, *, layout: str, **params: Any,
+    alibi_slopes: Any = None, sinks: Any = None, score_mod: Any = None, score_params: Any = None, *, layout: str, **params: Any,
 ) -> Any:  # fmt: skip
     """Requests over pages."""
+    optional = (alibi_slopes, sinks, score_mod, score_params)
     return _paged_prefill(
-        q, (k_cache, v_cache), qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, layout, (_as_is, _as_is), params
+        q, (k_cache, v_cache), qo_indptr, kv_indptr, kv_indices, kv_last_page_len, optional, layout, (_as_is, _as_is), params
     )
 
 
 def paged_prefill_fp8(
     q: Any, k_cache: Any, v_cache: Any, qo_indptr: Any, kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any,
-    alibi_slopes: Any = None, sinks: Any = None, k_scale: Any = None, v_scale: Any = None, *, layout: str, **params: Any,
+    alibi_slopes: Any = None, sinks: Any = None, k_scale: Any = None, v_scale: Any = None, score_mod: Any = None, score_params: Any = None, *,
+    layout: str, **params: Any,
 ) -> Any:  # fmt: skip
     """Requests over pages of FP8 codes."""
-    decoders = (_decoder(k_cache, k_scale), _decoder(v_cache, v_scale))
+    decoders = (_decoder(k_cache, k_scale, score_mod), _decoder(v_cache, v_scale, score_mod))
     caches = (k_cache.view(torch.uint8), v_cache.view(torch.uint8))
-    return _paged_prefill(
-        q, caches, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, layout, decoders, params
-    )
+    optional = (alibi_slopes, sinks, score_mod, score_params)
+    return _paged_prefill(q, caches, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, optional, layout, decoders, params)
 
 
 def _as_is(part: Any) -> Any:
     return part
 
 
-def _decoder(cache: Any, scale: Any) -> Callable[[Any], Any]:
-    """Decodes gathered bytes ``[…, heads, features]`` of an FP8 cache. Indexing bytes works on every device."""
+def _decoder(cache: Any, scale: Any, score_mod: Any) -> Callable[[Any], Any]:
+    """Decodes gathered bytes ``[…, heads, features]`` of an FP8 cache, in f64 for a score expression. Indexing bytes works on every device."""
 
     def decode(part: Any) -> Any:
         values = part.contiguous().view(cache.dtype).float()
+        if score_mod is not None:
+            values = values.double()
         return values if scale is None else values * scale.reshape(-1, 1)
 
     return decode
 
 
 def _paged_prefill(
-    q: Any, caches: Any, qo_indptr: Any, kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any, alibi_slopes: Any, sinks: Any,
+    q: Any, caches: Any, qo_indptr: Any, kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any, optional: tuple[Any, Any, Any, Any],
     layout: str, decoders: Any, params: dict[str, Any],
 ) -> Any:  # fmt: skip
     if layout == "HND":
@@ -123,7 +137,7 @@ def _paged_prefill(
         counts = kv_indptr.diff()
         lengths = torch.where(counts > 0, (counts - 1) * page_size + kv_last_page_len, 0)
         k, v = (decode(cache[indices].flatten(0, 1)) for cache, decode in zip(caches, decoders, strict=True))
-        return _all(q, k, v, kv_indptr[:-1] * page_size, lengths, qo_indptr, alibi_slopes, sinks, **params)
+        return _all(q, k, v, kv_indptr[:-1] * page_size, lengths, qo_indptr, *optional, **params)
     bounds, last = kv_indptr.tolist(), kv_last_page_len.tolist()
 
     def of(request: int) -> Any:
@@ -133,7 +147,7 @@ def _paged_prefill(
             decode(cache[indices[first:end]].flatten(0, 1)[:length]) for cache, decode in zip(caches, decoders, strict=True)
         )
 
-    return _each(q, map(of, range(len(last))), qo_indptr, alibi_slopes, sinks, q.shape[-1], **params)
+    return _each(q, map(of, range(len(last))), qo_indptr, *optional, q.shape[-1], **params)
 
 
 def _table(indptr: Any, indices: Any, last: Any, page_size: int) -> Any:
@@ -158,29 +172,30 @@ def _gather(cache: Any, table: Any, lengths: Any) -> Any:
 
 def paged_decode(
     q: Any, k_cache: Any, v_cache: Any, kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any, alibi_slopes: Any = None,
-    sinks: Any = None, *, window_left: int, soft_cap: float, sm_scale: float, return_lse: bool, layout: str,
+    sinks: Any = None, score_mod: Any = None, score_params: Any = None, *, window_left: int, soft_cap: float, sm_scale: float,
+    return_lse: bool, layout: str,
 ) -> Any:  # fmt: skip
     """One query per request."""
     if layout == "HND":
         k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
     table, lengths = _table(kv_indptr, kv_indices, kv_last_page_len, k_cache.shape[1])
     k, v = (_gather(cache, table, lengths).transpose(1, 2) for cache in (k_cache, v_cache))
-    return decode_rows(q, k, v, lengths, alibi_slopes, window_left, soft_cap, sm_scale, return_lse, sinks)
+    return decode_rows(q, k, v, lengths, alibi_slopes, window_left, soft_cap, sm_scale, return_lse, sinks, score_mod, score_params)
 
 
 def paged_decode_fp8(
     q: Any, k_cache: Any, v_cache: Any, kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any, alibi_slopes: Any = None,
-    sinks: Any = None, k_scale: Any = None, v_scale: Any = None, *, window_left: int, soft_cap: float, sm_scale: float,
-    return_lse: bool, layout: str,
+    sinks: Any = None, k_scale: Any = None, v_scale: Any = None, score_mod: Any = None, score_params: Any = None, *,
+    window_left: int, soft_cap: float, sm_scale: float, return_lse: bool, layout: str,
 ) -> Any:  # fmt: skip
     """One query per request, over pages of FP8 codes."""
     caches = (k_cache.view(torch.uint8), v_cache.view(torch.uint8))
     if layout == "HND":
         caches = (caches[0].transpose(1, 2), caches[1].transpose(1, 2))
     table, lengths = _table(kv_indptr, kv_indices, kv_last_page_len, caches[0].shape[1])
-    decoders = (_decoder(k_cache, k_scale), _decoder(v_cache, v_scale))
+    decoders = (_decoder(k_cache, k_scale, score_mod), _decoder(v_cache, v_scale, score_mod))
     k, v = (decode(_gather(cache, table, lengths)).transpose(1, 2) for cache, decode in zip(caches, decoders, strict=True))
-    return decode_rows(q, k, v, lengths, alibi_slopes, window_left, soft_cap, sm_scale, return_lse, sinks)
+    return decode_rows(q, k, v, lengths, alibi_slopes, window_left, soft_cap, sm_scale, return_lse, sinks, score_mod, score_params)
 
 
 def latent(

@@ -80,14 +80,20 @@ def evaluate(steps: list[tuple[str, float]], slots: list[Any]) -> Any:
 class ScoreMod:
     """The expression of a call whose scores are ``[B, G, H / G, M, L]``."""
 
-    def __init__(self, text: Any, params: Any, positions: Any, groups: int, mask: Any) -> None:
-        """`text` is a `str`, or a tensor of bytes on the host; `params` ``[B, H, P]`` or None; `positions` those of the queries among the keys,
-        which broadcast to ``[B, G, H / G, M, 1]``; `mask` a bias that is added to the result, or None.
+    def __init__(
+        self, text: Any, params: Any, positions: Any, groups: int, mask: Any = None, *, batch: Any = None, queries: Any = None, keys: Any = None
+    ) -> None:
+        """`text` is a `str`, or a tensor of bytes on the host; `params` ``[B, H, P]``, ``[B, H, M, P]`` or None; `positions` those of the
+        queries among the keys, which broadcast to ``[B, G, H / G, M, 1]``; `mask` a bias that is added to the result, or None.
+
+        `batch`, `queries` and `keys` are the indices of batch rows, queries and keys, which broadcast to ``[B, G, H / G, M, L]``; by default
+        those of the scores.
         """
         encoded = text.encode() if isinstance(text, str) else bytes(text.tolist())
         self._steps = _steps(encoded, 0 if params is None else params.shape[-1])
         self._params = [] if params is None else [_heads(one, groups) for one in params.double().unbind(-1)]
         self._positions, self._mask = positions.double(), mask
+        self._batch, self._queries, self._keys = (None if index is None else index.double() for index in (batch, queries, keys))
 
     def __call__(self, scores: Any, first: int) -> Any:
         """The modified scores of the queries from `first` on."""
@@ -99,21 +105,22 @@ class ScoreMod:
 
         slots = [
             scores,
-            indices(keys),
-            indices(queries, first)[:, None],
+            indices(keys) if self._keys is None else rows(self._keys, some),
+            indices(queries, first)[:, None] if self._queries is None else rows(self._queries, some),
             rows(self._positions, some),
             indices(groups * group).view(groups, group, 1, 1),
-            indices(batch).view(batch, 1, 1, 1, 1),
+            indices(batch).view(batch, 1, 1, 1, 1) if self._batch is None else rows(self._batch, some),
             torch.full((), torch.inf, dtype=torch.float64, device=device),
-            *self._params,
+            *(rows(one, some) for one in self._params),
         ]
         modified = evaluate(self._steps, slots).expand(scores.shape)
         return modified.clone() if self._mask is None else modified + rows(self._mask, some)
 
 
 def _heads(params: Any, groups: int) -> Any:
-    """``[B, H]`` as ``[B, G, H / G, 1, 1]``."""
-    return params.unflatten(1, (groups, -1))[..., None, None]
+    """``[B, H]`` or ``[B, H, M]`` as ``[B, G, H / G, M, 1]``."""
+    params = params.unflatten(1, (groups, params.shape[1] // groups))
+    return params[..., None, None] if params.dim() == 3 else params[..., None]
 
 
 def rows(tensor: Any, some: slice) -> Any:
