@@ -204,8 +204,8 @@ def down(
     FORMAT: tl.constexpr, FEATURES: tl.constexpr, SCALING: tl.constexpr, GROUP: tl.constexpr, DTYPE: tl.constexpr, EVEN: tl.constexpr,
     M_BLOCK: tl.constexpr, N_BLOCK: tl.constexpr, K_BLOCK: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Some weighted output features of a tile of slots, in f32 at the place of each slot. `hidden` is f32; with two `PARTS` it is multiplied
-    as a value and its rounding error, both in `DTYPE`."""
+    """Some weighted output features of a tile of slots, in f32 at the place of each slot. `hidden` is f32; with two `PARTS` it is
+    multiplied as a value and its rounding error, both in `DTYPE`."""
     tile = tl.program_id(0)
     if tile >= tl.load(tiles):
         return
