@@ -234,13 +234,15 @@ triton._fp4._OPERANDS["mxfp4"] = tl.float32
 triton._fp4._SKINNY = ((16, Tile(16, 32, 64, 4, 2)), (inf, Tile(64, 64, 64, 4, 2)))
 # Their kernels decode fp8 by its bits, and accept any block size.
 by_bits = ("embedding.lookup.quantized", "mlp.linear.fp4")
+# Enough for every format and granularity.
+counts = {"moe.experts.quantized": 19, "embedding.lookup.quantized": 20, "mlp.linear.fp4": 20}
 descriptor = json.loads((Path(backends.__file__).parent / "triton.cuda.json").read_text())["ops"]
 operations = {kernel["kernel_id"]: operation for operation, kernels in descriptor.items() for kernel in kernels}
 for id, function in triton.KERNELS.items():
     operation = operations[id]
     lz.register_kernel(operation=operation, id=id.replace("triton.", "interpreted."), backend="interpreted")(functools.wraps(function)(lambda *a, f=function, **k: f(*a, **k)))
     # The interpreter is slow: one in three formats, and half a dozen variants, are run.
-    seeds = range(SCORED, SCORED + len(EXPRESSIONS)) if id.endswith(".score_mod") else range(40 if "quantize" in operation or operation in by_bits else 3)
+    seeds = range(SCORED, SCORED + len(EXPRESSIONS)) if id.endswith(".score_mod") else range(counts.get(operation, 40 if "quantize" in operation else 3))
     for seed in seeds:
         call = small(operation, "f32", seed)
         is_wide = call is None

@@ -116,11 +116,12 @@ def _compile(one: _Compilation) -> None:
     problem = ""
     try:
         with torch.cuda.device(one.key[-1]):
-            kernel, constants, warps, stages = one.recipe
+            recipe = one.recipe
+            kernel, constants = recipe.kernel, recipe.constants
             names = kernel.arg_names[len(one.dtypes) + one.integers + 2 :]
             numbers = [1] * one.integers + [1.0, 1.0]
             # Dtypes stand for aligned tensors: no device memory is allocated.
-            kernel.warmup(*one.dtypes, *numbers, **dict(zip(names, constants, strict=True)), num_warps=warps, num_stages=stages, grid=(1, 1))
+            kernel.warmup(*one.dtypes, *numbers, **dict(zip(names, constants, strict=True)), num_warps=recipe.warps, num_stages=recipe.stages, grid=(1, 1))
             if constants.splits > 1:
                 sizes = {"HAS_LSE": constants.has_lse, "SPLITS": constants.splits, "D_BLOCK": constants.v_block}
                 out, lse, partial, stats = one.dtypes[-4:]
