@@ -52,8 +52,8 @@ pub fn reference(operation: &Operation) -> Option<&'static KernelEntry> {
         .find(|entry| entry.spec.operation == operation.name && entry.spec.backend == "reference")
 }
 
-/// Minimum number of output elements before the zero check applies.
-const MIN_ZERO_CHECK_ELEMENTS: u64 = 256;
+/// Minimum number of output elements before the zero check applies: fewer come from too few calls to decide.
+const MIN_ZERO_CHECK_ELEMENTS: u64 = 512;
 
 /// Zeros in a kernel's results.
 #[derive(Debug, Default, Clone, Copy)]
