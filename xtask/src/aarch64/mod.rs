@@ -3,8 +3,9 @@
 mod debian;
 
 use std::path::Path;
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
 use crate::command;
 use debian::Debian;
@@ -24,21 +25,40 @@ const BUILD: Step = Step {
 };
 
 /// The vector arithmetic of NEON, then every CPU kernel compared with its reference for a few calls.
+///
+/// The packages are those of the kernel tests in [`TESTS`], so that third-party crates have the features of the whole workspace and cargo
+/// uses what [`BUILD`] compiled. Without `lz-serve`, `mio` has fewer features, and cargo would compile `lz-engine` and all crates that
+/// depend on it a second time.
 const NEON: &[Step] = &[
     Step {
         name: "vector arithmetic",
-        arguments: &["test", "--package", "lz-cpu", "--test", "suite", "simd"],
+        arguments: &[
+            "test",
+            "--package=lz-cpu",
+            "--package=lz-conformance",
+            "--package=lz-serve",
+            "--test=suite",
+            "simd",
+        ],
         environment: &[],
     },
     Step {
         name: "kernels and references",
-        arguments: &["test", "--package", "lz-conformance", "--lib", "tests::values"],
+        arguments: &[
+            "test",
+            "--package=lz-cpu",
+            "--package=lz-conformance",
+            "--package=lz-serve",
+            "--lib",
+            "tests::values",
+        ],
         environment: &["LZ_CASES_VALUES=8"],
     },
 ];
 
-/// The tests of tensors, devices and CPU kernels, the conformance tests that compare every kernel with its reference, then the unit tests
-/// and suites of all other crates. Emulation is slow, so the conformance tests draw fewer calls than natively.
+/// The tests of tensors and devices; those of CPU kernels, with the conformance tests that compare every kernel with its reference, and of
+/// the server; then the unit tests and suites of all other crates. Emulation is slow, so the conformance tests draw fewer calls than
+/// natively.
 const TESTS: &[Step] = &[
     // Without a choice of targets, so that cargo also builds the example library that tests of `lz-device` load. The skipped test reads a
     // flag of `/proc/self/smaps`, which qemu writes itself and without that flag.
@@ -46,30 +66,36 @@ const TESTS: &[Step] = &[
         name: "core",
         arguments: &[
             "test",
-            "--package",
-            "lz-core",
-            "--package",
-            "lz-device",
+            "--no-fail-fast",
+            "--package=lz-core",
+            "--package=lz-device",
             "--",
             "--skip=tensor::pages::tests::huge_pages_are_requested",
         ],
         environment: &[],
     },
-    Step { name: "CPU kernels", arguments: &["test", "--package", "lz-cpu"], environment: &[] },
     Step {
-        name: "conformance",
-        arguments: &["test", "--package", "lz-conformance"],
+        name: "kernels and server",
+        arguments: &[
+            "test",
+            "--no-fail-fast",
+            "--package=lz-cpu",
+            "--package=lz-conformance",
+            "--package=lz-serve",
+        ],
         environment: &["LZ_CASES_METADATA=200", "LZ_CASES_VALUES=8"],
     },
     Step {
         name: "other crates",
         arguments: &[
             "test",
+            "--no-fail-fast",
             "--workspace",
             "--exclude=lz-core",
             "--exclude=lz-device",
             "--exclude=lz-cpu",
             "--exclude=lz-conformance",
+            "--exclude=lz-serve",
             "--lib",
             "--test=suite",
         ],
@@ -141,9 +167,25 @@ pub fn run(root: &Path, flags: &[&str]) -> Result<()> {
         Work::Neon => NEON.iter().collect(),
         Work::Cargo(arguments) => return debian.cargo(arguments, &passed_on()),
     };
+    run_all(steps, |step| run_step(&debian, step))
+}
+
+/// Runs every step, also after one that fails: emulation takes hours, and a failure of one crate says nothing about the others.
+fn run_all(steps: Vec<&Step>, mut run: impl FnMut(&Step) -> Result<()>) -> Result<()> {
+    let mut failed = Vec::new();
     for step in steps {
-        run_step(&debian, step).with_context(|| format!("aarch64: {}", step.name))?;
+        let start = Instant::now();
+        let outcome = run(step);
+        let seconds = start.elapsed().as_secs();
+        match outcome {
+            Ok(()) => println!("aarch64: {} passed in {seconds} s", step.name),
+            Err(error) => {
+                println!("aarch64: {} failed after {seconds} s: {error:#}", step.name);
+                failed.push(step.name);
+            }
+        }
     }
+    ensure!(failed.is_empty(), "aarch64: failed steps: {}", failed.join(", "));
     Ok(())
 }
 
@@ -164,6 +206,18 @@ fn passed_on() -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn steps_after_a_failed_step_run() {
+        let mut ran = Vec::new();
+        let result = run_all(TESTS.iter().collect(), |step| {
+            ran.push(step.name);
+            ensure!(!["core", "other crates"].contains(&step.name), "wrong");
+            Ok(())
+        });
+        assert_eq!(ran, ["core", "kernels and server", "other crates"]);
+        assert_eq!(result.unwrap_err().to_string(), "aarch64: failed steps: core, other crates");
+    }
 
     #[test]
     fn flags_are_parsed() {
