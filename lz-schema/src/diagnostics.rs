@@ -15,7 +15,7 @@ use crate::source::{self, Source, Span, Spanned, YamlIssue};
 pub const MAX_REPORTED: usize = 50;
 
 /// The maximum number of characters of a message, note or label; longer texts are truncated.
-const MAX_TEXT: usize = 1000;
+const MAX_TEXT: usize = 2000;
 
 /// The maximum length, in bytes, of a name for which suggestions are searched. The edit distance has quadratic cost.
 const MAX_SUGGESTED: usize = 100;

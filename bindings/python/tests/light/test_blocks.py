@@ -92,7 +92,7 @@ def test_other_dtypes_between_operations_must_be_allowed():
 def test_the_policy_allows_wider_dtypes():
     """A kernel that has f32 only serves a block in f16 only if the policy allows the conversion."""
     block = [("norm.rms", {"x": X.astype(np.float16), "weight": WEIGHT.astype(np.float16)}), ("activation.silu", {})]
-    stated = {"dtypes": ["f32"], "requires_layouts": ["any"], "priority": 99, "params": ["eps", "weight_offset"]}
+    stated = {"dtypes": ["f32"], "requires_layouts": ["any"], "min_sm": None, "priority": 99, "params": ["eps", "weight_offset"]}
 
     @lz.register_kernel(operation="norm.rms", id="wide.norm.rms", backend="wide", platform="cuda", capabilities=stated)
     def norm(x, weight, *, eps, weight_offset):

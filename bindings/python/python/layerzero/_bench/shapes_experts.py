@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -132,7 +132,10 @@ def _fp8(rows: int, inner: int, outer: int, granularity: str, by_column: bool = 
     return Shape("FP8 linear", name, "mlp.linear.fp8", arguments, lambda: F.linear(x, weight), False)
 
 
-def _fp4(rows: int, inner: int, outer: int, format: str) -> Shape:
+_Fp4 = Literal["nvfp4", "mxfp4"]
+
+
+def _fp4(rows: int, inner: int, outer: int, format: _Fp4) -> Shape:
     x, weight = _normal(rows, inner), _normal(outer, inner) * inner**-0.5
     (x_codes, x_scale), (codes, scale) = (lz.ops.quantize(one, format=format, granularity="block") for one in (x, weight))
     arguments = {"x": x_codes, "weight": codes, "x_scale": x_scale, "weight_scale": scale, "format": format}
@@ -233,8 +236,9 @@ def shapes() -> Iterator[Callable[[], Shape]]:
     yield partial(_fp8, 1024, 7168, 18432, "block")
     for rows, inner, outer in ((1024, 4096, 6144), (4096, 4096, 14336), (1024, 7168, 18432)):
         yield partial(_fp8, rows, inner, outer, "block", by_column=True)
+    formats: tuple[_Fp4, ...] = ("nvfp4", "mxfp4")
     for rows in (1, 4, 16, 64, 128, 256, 1024, 4096):
-        for format in ("nvfp4", "mxfp4"):
+        for format in formats:
             yield partial(_fp4, rows, 4096, 6144 if rows < 4096 else 14336, format)
     for rows in (1, 16, 1024):
         yield partial(_fp4, rows, 14336, 4096, "nvfp4")
