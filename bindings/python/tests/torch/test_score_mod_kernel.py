@@ -339,7 +339,7 @@ one_more = JITFunction._do_compile
 JITFunction._do_compile = lambda self, *rest, **more: (compiled.append(self), one_more(self, *rest, **more))[1]
 
 def launch(key, rows, columns, tensors, numbers, recipe):
-    kernel, constants, warps, stages = recipe()
+    kernel, constants, warps, stages, _ = recipe()
     names = kernel.arg_names[len(tensors) + len(numbers):]
     options = {"num_warps": warps} if stages is None else {"num_warps": warps, "num_stages": stages}
     before = len(compiled)
