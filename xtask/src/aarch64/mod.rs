@@ -52,7 +52,7 @@ const NEON: &[Step] = &[
             "--lib",
             "tests::values",
         ],
-        environment: &["LZ_CASES_VALUES=8"],
+        environment: &["LZ_CASES_VALUES=64"],
     },
 ];
 
@@ -83,7 +83,7 @@ const TESTS: &[Step] = &[
             "--package=lz-conformance",
             "--package=lz-serve",
         ],
-        environment: &["LZ_CASES_METADATA=200", "LZ_CASES_VALUES=8"],
+        environment: &["LZ_CASES_METADATA=200", "LZ_CASES_VALUES=64"],
     },
     Step {
         name: "other crates",

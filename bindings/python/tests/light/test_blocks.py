@@ -101,16 +101,17 @@ def test_the_policy_allows_wider_dtypes():
     def steps():
         return lz.plan_block(block, device="h100").data["joint"]["steps"]
 
+    # Without faster kernels for f16.
+    lz.configure(deny=["torch", "triton", "liger", "flashinfer"])
     try:
-        # Without faster kernels for f16.
-        with settings(deny=["torch", "triton", "liger", "flashinfer"]):
-            assert [step["takes"] for step in steps()] == ["f16", "f16"]
-            with settings(plan_wider_dtypes=True):
-                first, second = steps()
-                assert str(lz.plan_block(block, device="h100")).count("f16 \N{RIGHTWARDS ARROW} f32 in wide.activation.silu") == 1
+        assert [step["takes"] for step in steps()] == ["f16", "f16"]
+        with settings(plan_wider_dtypes=True):
+            first, second = steps()
+            assert str(lz.plan_block(block, device="h100")).count("f16 \N{RIGHTWARDS ARROW} f32 in wide.activation.silu") == 1
         assert (first["kernel"], first["takes"], second["takes"]) == ("wide.activation.silu", "f32", "f32")
         assert (first["conversion"]["by"], first["conversion"]["cost"]) == ("wide.activation.silu", 30.0)
     finally:
+        lz.configure(deny=[])
         lz.unregister_backend("wide")
 
 
