@@ -120,8 +120,8 @@ pub struct DeviceNeeds {
     pub min_driver: Option<String>,
 }
 
-/// Score penalty of dense copies and of conversions to a wider dtype: more than usual differences in priority between native kernels, less than that between a
-/// native kernel and a reference.
+/// Score penalty of dense copies, of conversions to a wider dtype and of dequantizing an input: more than usual differences in priority
+/// between native kernels, less than that between a native kernel and a reference.
 pub const COPY_COST: u32 = 30;
 
 /// Requirements on strides.

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lz_core::context::FieldKind;
+use lz_core::expr::Value;
 use lz_core::plan::TransformKind;
 use lz_core::tensor::Indices;
 use lz_core::{
@@ -12,7 +14,10 @@ use lz_engine::Engine;
 use lz_engine::dynamic::{self, Output};
 use lz_engine::planner::BlockCall;
 use lz_engine::policy::layer::SettingInput;
-use lz_ops::{ACTIVATION_SILU, ATTENTION_GQA_PREFILL, MLP_LINEAR, NORM_RMS};
+use lz_ops::{
+    ACTIVATION_SILU, ATTENTION_GQA_PREFILL, MLP_LINEAR, MLP_LINEAR_FP4, MLP_LINEAR_FP8, MLP_LINEAR_INT8,
+    MLP_LINEAR_WEIGHT_ONLY, MOE_EXPERTS, MOE_EXPERTS_QUANTIZED, NORM_RMS, QUANTIZE,
+};
 
 /// An engine with the reference kernels of all operations.
 fn reference_engine() -> lz_engine::Engine {
@@ -246,6 +251,159 @@ fn wider_dtypes_are_planned_if_the_policy_allows_them() {
     engine.configure([("strict_mode".to_owned(), SettingInput::Bool(true))]).unwrap();
     assert_eq!(run(&engine, &steps).0.bytes(), expected.bytes(), "strict mode converts nothing");
     assert!(plan.to_string().contains("BSHD bf16 becomes BSHD f32 in wide.prefill, cost 30.0"), "{plan}");
+}
+
+/// Arguments with params: the cases of enums by name, or integers.
+fn args_with<'a>(
+    operation: &OperationInfo,
+    given: &[(&str, TensorView<'a>)],
+    params: &[(&str, &str)],
+) -> Vec<Arg<'a>> {
+    let schema = operation.schema();
+    let mut args = args(operation, given);
+    for (name, value) in params {
+        let param = schema.params.iter().position(|param| param.name == *name).expect("a param");
+        let value = match operation.field(name).map(|field| &field.kind) {
+            Some(FieldKind::Enum(cases)) => {
+                Value::Enum(cases.iter().position(|case| case == value).expect("a case") as u32)
+            }
+            _ => Value::Int(value.parse().expect("an integer")),
+        };
+        args[schema.inputs.len() + param] = Arg::Value(value);
+    }
+    args
+}
+
+/// Stored values and scales of a tensor.
+fn quantized(tensor: &Tensor, params: &[(&str, &str)]) -> (Tensor, Tensor) {
+    let mut args = args_with(&QUANTIZE, &[("x", tensor.view())], params);
+    let outputs =
+        dynamic::call(&reference_engine(), &QUANTIZE, &mut args).unwrap_or_else(|error| panic!("{error}"));
+    let mut tensors = outputs.into_iter().filter_map(|output| match output {
+        Output::Tensor(tensor) => Some(tensor),
+        _ => None,
+    });
+    (tensors.next().expect("values"), tensors.next().expect("scales"))
+}
+
+/// A block of one operation on quantized inputs, for an engine that has a kernel of `dense` besides references: the kernel runs it only if the
+/// policy allows it, and the results are those of the reference.
+fn assert_dequantized(
+    dense: &'static OperationInfo,
+    inputs: &[&'static str],
+    call: impl Fn() -> BlockCall<'static>,
+) {
+    let id = format!("dense.{}", dense.name);
+    let (kernel, fails) = wrapped_reference(&id, dense, |_| {});
+    let engine = engine([kernel]);
+    let (expected, kernels) = run_calls(&engine, &mut [call()]);
+    assert_ne!(kernels[0].as_ref(), Some(&id), "not allowed by default");
+    engine.configure([("plan_dequantization".to_owned(), SettingInput::Bool(true))]).unwrap();
+    let (output, kernels) = run_calls(&engine, &mut [call()]);
+    assert_eq!(kernels, [Some(id.clone())]);
+    assert_eq!((output.dtype(), output.shape()), (expected.dtype(), expected.shape()));
+    for index in Indices::new(expected.shape()) {
+        let (ours, reference) = (output.view().at(&index), expected.view().at(&index));
+        assert!((ours - reference).abs() <= 1e-4 * reference.abs().max(1.0), "{ours} {reference}");
+    }
+    let plan = engine.plan_calls(&mut [call()]).unwrap().expect("sizes are known");
+    let step = &plan.joint.steps[0];
+    let planned = step.dequantization.as_ref().expect("inputs are dequantized");
+    assert_eq!((planned.inputs.as_slice(), planned.operation.as_str()), (inputs, &*dense.name));
+    assert_eq!(planned.cost, 30.0 * inputs.len() as f64);
+    let shown = format!("dequantize {} for {}, cost {:.1}", inputs.join(" and "), dense.name, planned.cost);
+    assert!(plan.to_string().contains(&shown), "{plan}");
+    // A kernel that fails, and strict mode, which converts nothing.
+    fails.store(true, Ordering::Relaxed);
+    let (output, kernels) = run_calls(&engine, &mut [call()]);
+    assert_eq!((output.bytes(), kernels), (expected.bytes(), vec![None]));
+    fails.store(false, Ordering::Relaxed);
+    engine.configure([("strict_mode".to_owned(), SettingInput::Bool(true))]).unwrap();
+    assert_eq!(run_calls(&engine, &mut [call()]).0.bytes(), expected.bytes());
+}
+
+/// Test data lives as long as the process, so that calls can be made again.
+fn kept(tensor: Tensor) -> TensorView<'static> {
+    Box::leak(Box::new(tensor)).view()
+}
+
+#[test]
+fn inputs_are_dequantized_if_the_policy_allows_it() {
+    let int4 = [("format", "int4"), ("granularity", "block"), ("block_size", "8")];
+    let (weight, scale) = quantized(&filled(&[6, 16], 0.71), &int4);
+    let given = [("x", kept(filled(&[2, 3, 16], 0.37))), ("weight", kept(weight)), ("scale", kept(scale))];
+    assert_dequantized(&MLP_LINEAR, &["weight"], || {
+        BlockCall::new(&MLP_LINEAR_WEIGHT_ONLY, args_with(&MLP_LINEAR_WEIGHT_ONLY, &given, &int4))
+    });
+
+    let f32 = ("output_dtype", "f32");
+    let per_tensor = |format| [("format", format), ("granularity", "tensor")];
+    let (x, x_scale) = quantized(&filled(&[3, 16], 0.37), &per_tensor("int8"));
+    let (weight, weight_scale) =
+        quantized(&filled(&[6, 16], 0.71), &[("format", "int8"), ("granularity", "channel")]);
+    let given = [("x", x), ("weight", weight), ("x_scale", x_scale), ("weight_scale", weight_scale)];
+    let given = given.map(|(name, tensor)| (name, kept(tensor)));
+    assert_dequantized(&MLP_LINEAR, &["x", "weight"], || {
+        let params = [("x_granularity", "tensor"), f32];
+        BlockCall::new(&MLP_LINEAR_INT8, args_with(&MLP_LINEAR_INT8, &given, &params))
+    });
+
+    let (x, x_scale) = quantized(&filled(&[3, 16], 0.37), &per_tensor("fp8_e4m3"));
+    let (weight, weight_scale) = quantized(&filled(&[6, 16], 0.71), &per_tensor("fp8_e4m3"));
+    let given = [("x", x), ("weight", weight), ("x_scale", x_scale), ("weight_scale", weight_scale)];
+    let given = given.map(|(name, tensor)| (name, kept(tensor)));
+    assert_dequantized(&MLP_LINEAR, &["x", "weight"], || {
+        let params = [("x_granularity", "tensor"), ("weight_granularity", "tensor"), f32];
+        BlockCall::new(&MLP_LINEAR_FP8, args_with(&MLP_LINEAR_FP8, &given, &params))
+    });
+
+    let mxfp4 = [("format", "mxfp4"), ("granularity", "block")];
+    let (x, x_scale) = quantized(&filled(&[3, 64], 0.37), &mxfp4);
+    let (weight, weight_scale) = quantized(&filled(&[6, 64], 0.71), &mxfp4);
+    let given = [("x", x), ("weight", weight), ("x_scale", x_scale), ("weight_scale", weight_scale)];
+    let given = given.map(|(name, tensor)| (name, kept(tensor)));
+    assert_dequantized(&MLP_LINEAR, &["x", "weight"], || {
+        let params = [("format", "mxfp4"), f32];
+        BlockCall::new(&MLP_LINEAR_FP4, args_with(&MLP_LINEAR_FP4, &given, &params))
+    });
+
+    let (gate_up, gate_up_scale) = quantized(&filled(&[3, 8, 16], 0.71), &int4);
+    let (down, down_scale) = quantized(&filled(&[3, 16, 4], 0.53), &int4);
+    let given = [
+        ("x", filled(&[2, 16], 0.37)),
+        ("indices", Tensor::from_slice(&[0i32, 2, 1, 0], &[2, 2]).unwrap()),
+        ("weights", Tensor::from_slice(&[0.25f32, 0.75, 0.5, 0.5], &[2, 2]).unwrap()),
+        ("gate_up_weight", gate_up),
+        ("gate_up_scale", gate_up_scale),
+        ("down_weight", down),
+        ("down_scale", down_scale),
+    ];
+    let given = given.map(|(name, tensor)| (name, kept(tensor)));
+    assert_dequantized(&MOE_EXPERTS, &["gate_up_weight", "down_weight"], || {
+        let params = [("format", "int4"), ("granularity", "group"), ("group_size", "8")];
+        BlockCall::new(&MOE_EXPERTS_QUANTIZED, args_with(&MOE_EXPERTS_QUANTIZED, &given, &params))
+    });
+}
+
+#[test]
+fn calls_that_are_excluded_or_have_a_kernel_are_not_dequantized() {
+    let rows = [("format", "int8"), ("granularity", "channel")];
+    let (weight, scale) = quantized(&filled(&[6, 16], 0.71), &rows);
+    let given = [("x", kept(filled(&[3, 16], 0.37))), ("weight", kept(weight)), ("scale", kept(scale))];
+    let call = || BlockCall::new(&MLP_LINEAR_WEIGHT_ONLY, args_with(&MLP_LINEAR_WEIGHT_ONLY, &given, &rows));
+    let (dense, _) = wrapped_reference("dense.linear", &MLP_LINEAR, |_| {});
+    let (own, _) = wrapped_reference("own.linear", &MLP_LINEAR_WEIGHT_ONLY, |spec| {
+        spec.priority = 0;
+        spec.reference = false;
+    });
+    let engine = engine([dense, own]);
+    engine.configure([("plan_dequantization".to_owned(), SettingInput::Bool(true))]).unwrap();
+    assert_eq!(run_calls(&engine, &mut [call()]).1, [Some("own.linear".to_owned())], "it has a kernel");
+    engine.unregister_backend("own");
+    assert_eq!(run_calls(&engine, &mut [call()]).1, [Some("dense.linear".to_owned())]);
+    engine.unregister_operation("mlp.linear").unwrap();
+    let reference = Some("reference.mlp.linear.weight_only".to_owned());
+    assert_eq!(run_calls(&engine, &mut [call()]).1, [reference]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod arguments;
 mod axes;
 mod binding;
 mod definition;
+mod dequantizes;
 mod equivalence;
 mod evaluation;
 mod expressions;
@@ -29,6 +30,7 @@ use crate::raw::language::{RawConstraint, RawOperation};
 use crate::reasons::Reasons;
 use crate::source::Span;
 
+pub(crate) use dequantizes::report_mismatch;
 use expressions::ExprContext;
 use symbols::Symbols;
 use workloads::Sections;
@@ -63,6 +65,7 @@ impl Checker<'_> {
         self.bind_types(&mut types, &inputs);
         let equivalence = self.equivalence(raw, &types, &inputs, &outputs);
         let aliases = self.aliases(raw, &params);
+        let dequantizes = raw.dequantizes.as_ref().and_then(|raw| self.dequantizes(raw, &inputs));
         let sections = Sections { axes: &axes, types: &types, params: &params, inputs: &inputs };
         let workloads = self.workloads(raw, &sections);
         if !self.sink.diagnostics.is_empty() {
@@ -74,6 +77,7 @@ impl Checker<'_> {
             summary: raw.summary.as_ref()?.value.clone(),
             doc: raw.doc.as_ref()?.value.clone(),
             specializes: None,
+            dequantizes,
             aliases,
             axes,
             types,

@@ -23,6 +23,8 @@ pub struct Operation {
     pub doc: String,
     /// The operation of which this one is a special case. Everything else here is resolved.
     pub specializes: Option<Specialization>,
+    /// The operation with the same mathematics on dequantized inputs.
+    pub dequantizes: Option<Dequantizes>,
     /// Alternative names and the parameters that they fix.
     pub aliases: Vec<Alias>,
     /// Symbolic dimensions, in order.
@@ -57,6 +59,42 @@ pub struct Specialization {
     pub operation: String,
     /// Axes that only the general operation has, each with the axis that it is equal to.
     pub equal: Vec<(String, String)>,
+}
+
+/// The relation of a quantized operation to the operation with the same mathematics on dequantized inputs. Its other inputs and its params
+/// are those of the same name.
+#[derive(Debug, Clone)]
+pub struct Dequantizes {
+    /// The operation.
+    pub operation: String,
+    /// The calls that it can compute; `None` means all.
+    pub when: Option<Typed>,
+    /// Its dequantized inputs.
+    pub inputs: Vec<DequantizedInput>,
+}
+
+/// An input that the operation `dequantize` makes.
+#[derive(Debug, Clone)]
+pub struct DequantizedInput {
+    /// Its name in the other operation.
+    pub name: String,
+    /// Arguments of `dequantize`, by name.
+    pub arguments: Vec<(String, DequantizeArgument)>,
+}
+
+/// An argument of `dequantize`: an item of the quantized operation by index, or a constant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DequantizeArgument {
+    /// An input.
+    Input(usize),
+    /// A param; the case of an enum is passed by name.
+    Param(usize),
+    /// The size of an axis.
+    Axis(usize),
+    /// The name of the dtype of a variable.
+    Type(usize),
+    /// A case of an enum.
+    Case(String),
 }
 
 /// An alternative name of an operation.

@@ -31,6 +31,7 @@ impl SchemaSet {
             files.into_iter().map(|(path, text)| Parsed::new(path.as_ref(), text.as_ref(), true)).collect();
         let (operations, mut diagnostics) = check_all(&files, reasons);
         diagnostics.extend(name_collisions(&files));
+        diagnostics.extend(dequantization_mismatches(&files, &operations));
         if !diagnostics.is_empty() {
             return Err(Report::of_set(diagnostics, files.len()));
         }
@@ -168,6 +169,20 @@ fn specialization(
     operation.digest = check::digest(&format!("{}{}", file.source.text, general.1.digest));
     operation.specializes = Some(relation);
     Some(operation)
+}
+
+/// Errors between files: relations of quantized operations to operations that do not exist or do not fit.
+fn dequantization_mismatches(files: &[Parsed], operations: &[Option<Operation>]) -> Vec<Diagnostic> {
+    let mut diagnostics = Vec::new();
+    let find = |name: &str| operations.iter().flatten().find(|operation| operation.name == name);
+    for (file, operation) in files.iter().zip(operations) {
+        let raw = file.raw.as_ref().and_then(|raw| raw.dequantizes.as_ref());
+        let (Some(raw), Some(operation)) = (raw, operation) else { continue };
+        let mut sink = Sink::new(Arc::clone(&file.source));
+        check::report_mismatch(raw, operation, find, &mut sink);
+        diagnostics.append(&mut sink.diagnostics);
+    }
+    diagnostics
 }
 
 /// Errors between files: names that collide.

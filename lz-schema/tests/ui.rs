@@ -109,7 +109,7 @@ fn valid_schemas_are_accepted() {
 
 #[test]
 fn single_operation_may_have_any_path() {
-    let path = fixtures("pass").into_iter().next().expect("there is a fixture");
+    let path = fixtures("pass").into_iter().find(|path| stem(path) == "minimal").expect("there is a fixture");
     let text = fs::read_to_string(&path).expect("the fixture is readable");
     let operation =
         load_one("somewhere/else.yaml", &text, &reasons()).unwrap_or_else(|report| panic!("{report}"));

@@ -22,6 +22,15 @@ pub fn page(operation: &Operation, source: &str) -> String {
         line(format!("Special case of [`{general}`]({general}.md) with {equal}.\n"));
     }
     line(format!("{}\n", operation.doc.trim_end()));
+    if let Some(relation) = &operation.dequantizes {
+        let inputs: Vec<String> = relation.inputs.iter().map(|input| format!("`{}`", input.name)).collect();
+        let (other, inputs) = (&relation.operation, inputs.join(" and "));
+        let when = relation.when.as_ref().map(|when| format!(" Calls with `{}` only.", when.text));
+        line(format!(
+            "With `plan_dequantization`, plans may compute it as [`{other}`]({other}.md) on dequantized {inputs}.{}\n",
+            when.unwrap_or_default()
+        ));
+    }
     if !operation.aliases.is_empty() {
         let names: Vec<String> = operation.aliases.iter().map(|alias| format!("`{}`", alias.name)).collect();
         line(format!("Also known as {}.\n", names.join(", ")));

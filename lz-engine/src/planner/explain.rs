@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::graph::Block;
+use super::graph::{Block, dequantization_cost};
 use super::path::{Conversion as Converted, Flow, Path};
-use super::{BlockPlan, Choice, Conversion, Difference, PlannedStep};
+use super::{BlockPlan, Choice, Conversion, Difference, PlannedDequantization, PlannedStep};
 
 /// The plan of a block whose steps all have eligible kernels.
 pub(super) fn plan(block: &Block) -> BlockPlan {
@@ -29,6 +29,13 @@ fn choice(block: &Block, path: &Path) -> Choice {
         let conversion = conversion(*converted, &available, &edge.takes, producer, &option.kernel);
         available = edge.makes.clone();
         let last = step + edge.covers;
+        let dequantized = block.dequantized.get(*step).and_then(Option::as_ref);
+        let dequantization =
+            dequantized.filter(|_| option.is_dequantized).map(|dequantized| PlannedDequantization {
+                inputs: dequantized.inputs.clone(),
+                operation: dequantized.operation.name.to_string(),
+                cost: dequantization_cost(dequantized.inputs.len()),
+            });
         steps.push(PlannedStep {
             first: *step,
             operations: block.operations.get(*step..last).unwrap_or_default().to_vec(),
@@ -36,6 +43,7 @@ fn choice(block: &Block, path: &Path) -> Choice {
             takes: shown(&edge.takes),
             makes: shown(&edge.makes),
             conversion,
+            dequantization,
             score: option.score,
             cost: edge.cost,
             workspace_bytes: option.workspace,
@@ -79,6 +87,8 @@ fn differences(block: &Block, plan: &BlockPlan) -> Vec<Difference> {
         let joint_cost = around(&plan.joint, position);
         let why = if step.operations.len() > 1 {
             format!("does {} in one", step.operations.join(" and "))
+        } else if let Some(one) = &step.dequantization {
+            format!("computes {} on dequantized inputs and is no reference", one.operation)
         } else if joint_cost < greedy_cost {
             let more = step.score - alone.1;
             format!(
@@ -116,6 +126,9 @@ impl fmt::Display for BlockPlan {
             if let Some(conversion) = &step.conversion {
                 write!(f, "\n    {conversion}")?;
             }
+            if let Some(dequantization) = &step.dequantization {
+                write!(f, "\n    {dequantization}")?;
+            }
             write!(f, "\n  {}. {}: {}", step.first + 1, step.operations.join(" + "), step.kernel)?;
             write!(f, "  {} → {}, score {:.1}, cost {:.1}", step.takes, step.makes, step.score, step.cost)?;
         }
@@ -132,6 +145,12 @@ impl fmt::Display for BlockPlan {
             write!(f, ", which {}", one.why)?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for PlannedDequantization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "dequantize {} for {}, cost {:.1}", self.inputs.join(" and "), self.operation, self.cost)
     }
 }
 

@@ -5,7 +5,7 @@ use lz_schema::model::{Cases, DTypeRef, Kind};
 
 use super::path::{ConversionCosts, DTypeOrd, Edge, Flow, Graph, Path, follow, shortest};
 use super::plan_cache::Form;
-use super::{FUSION_POINTS, Step};
+use super::{DequantizedStep, FUSION_POINTS, Step};
 use crate::compiled::CompiledKernel;
 use crate::selection::call::Call;
 use crate::selection::decide::{self, Ranked};
@@ -39,6 +39,8 @@ pub(super) struct EdgeKernel {
     own: usize,
     pub score: f64,
     pub workspace: u64,
+    /// Whether it is a kernel of another operation, for dequantized inputs.
+    pub is_dequantized: bool,
 }
 
 /// A block and its graph.
@@ -54,6 +56,8 @@ pub(super) struct Block {
     pub options: Vec<Vec<EdgeKernel>>,
     /// The kernel that each step would get by itself, and its score.
     pub alone: Vec<(String, f64)>,
+    /// The call of each step on dequantized inputs, if there is one.
+    pub dequantized: Vec<Option<DequantizedStep>>,
 }
 
 /// A candidate in one layout and element type.
@@ -70,6 +74,8 @@ struct Variant {
     runs_fused: bool,
     /// Whether it needs the caller's own objects, which a block does not have.
     needs_caller: bool,
+    /// Whether it is a kernel of another operation, for dequantized inputs.
+    is_dequantized: bool,
 }
 
 impl Variant {
@@ -79,6 +85,18 @@ impl Variant {
         self.incoming.each = self.incoming.each.max(f64::from(COPY_COST));
         self.outgoing = self.outgoing.max(f64::from(COPY_COST));
     }
+
+    /// Makes it a kernel for dequantized inputs, at the cost of making them. It runs by itself.
+    fn dequantizing(&mut self, inputs: usize) {
+        self.is_dequantized = true;
+        self.score -= dequantization_cost(inputs);
+        self.fuses.clear();
+    }
+}
+
+/// The cost of dequantizing so many inputs.
+pub(super) fn dequantization_cost(inputs: usize) -> f64 {
+    f64::from(COPY_COST) * inputs as f64
 }
 
 impl Block {
@@ -91,6 +109,7 @@ impl Block {
             graph: Graph { edges: vec![Vec::new(); steps.len()], declared: declared(steps) },
             options: vec![Vec::new(); steps.len()],
             alone: Vec::new(),
+            dequantized: steps.iter().map(|step| step.dequantized.clone()).collect(),
         };
         let mut variants = Vec::new();
         let mut locked = Vec::new();
@@ -112,6 +131,12 @@ impl Block {
             block.alone.push((id(snapshot, table, best), best.total));
             let layout = block.graph.declared.get(number).map(|flow| flow.layout.clone()).unwrap_or_default();
             let mut own = variants_of(snapshot, table, step, mode, &layout);
+            let is_reference =
+                |ranked: &Ranked| compiled(snapshot, table, ranked).is_some_and(|one| one.spec().reference);
+            // Scores of different operations say little about each other, but every kernel beats a reference.
+            if call.lock.is_none() && eligible.iter().all(is_reference) {
+                own.extend(dequantized_variants(snapshot, step, mode, block.graph.declared.get(number)));
+            }
             if runnable.is_some() {
                 own.retain(|variant| !variant.needs_caller);
             }
@@ -184,8 +209,13 @@ impl Block {
         };
         if let (Some(edges), Some(options)) = (self.graph.edges.get_mut(first), self.options.get_mut(first)) {
             edges.push(edge);
-            let (kernel, score, workspace) = (variant.kernel.clone(), variant.score, variant.workspace);
-            options.push(EdgeKernel { kernel, own, score, workspace });
+            options.push(EdgeKernel {
+                kernel: variant.kernel.clone(),
+                own,
+                score: variant.score,
+                workspace: variant.workspace,
+                is_dequantized: variant.is_dequantized,
+            });
         }
     }
 
@@ -205,6 +235,7 @@ impl Block {
                 own: option.own - step,
                 layout: stated.then(|| edge.takes.layout.clone()),
                 dtype: edge.takes.dtype.and_then(|dtype| dtype.dtype()),
+                is_dequantized: option.is_dequantized,
             });
         }
         forms
@@ -341,8 +372,28 @@ fn add_variants(
             fuses: spec.fuses.clone(),
             runs_fused: kernel.entry.fused.is_some(),
             needs_caller: kernel.entry.kernel.needs_caller(),
+            is_dequantized: false,
         });
     }
+}
+
+/// The kernels that compute a step on dequantized inputs. They take and make what the step declares.
+fn dequantized_variants(
+    snapshot: &Snapshot,
+    step: &Step,
+    mode: Mode,
+    declared: Option<&Flow>,
+) -> Vec<Variant> {
+    let mut variants = Vec::new();
+    let (Some(dequantized), Some(declared)) = (&step.dequantized, declared) else { return variants };
+    let Some(table) = snapshot.table(dequantized.operation) else { return variants };
+    let (operation, context) = (dequantized.operation, &dequantized.context);
+    add_variants(snapshot, table, operation, context, mode, declared, &mut variants);
+    for variant in &mut variants {
+        variant.dequantizing(dequantized.inputs.len());
+        variant.makes.dtype = output_dtype(step.operation, &step.context);
+    }
+    variants
 }
 
 /// The declared flow into each step, and out of the last. An operation without a layout keeps it.

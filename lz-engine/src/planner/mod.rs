@@ -4,6 +4,7 @@
 //! score points: the difference to the best score of the step, plus conversions, minus the gain of fusion. Only `run` runs anything.
 
 mod convert;
+mod dequantize;
 mod explain;
 mod fused;
 mod graph;
@@ -30,12 +31,23 @@ pub struct Step {
     operation: &'static OperationInfo,
     context: Context,
     dtypes: Vec<DType>,
+    /// The call that computes it on dequantized inputs, if the policy allows it.
+    dequantized: Option<DequantizedStep>,
+}
+
+/// The call of the operation with the same mathematics on dequantized inputs.
+#[derive(Debug, Clone)]
+struct DequantizedStep {
+    operation: &'static OperationInfo,
+    context: Context,
+    /// The names of the inputs that are dequantized.
+    inputs: Vec<&'static str>,
 }
 
 impl Step {
     /// A call as it would be made by itself: its context declares the layout and dtype of its input.
     pub fn new(operation: &'static OperationInfo, context: Context) -> Step {
-        Step { operation, context, dtypes: Vec::new() }
+        Step { operation, context, dtypes: Vec::new(), dequantized: None }
     }
 
     /// Allows other element types than that of its context. They change results, so the caller must allow them explicitly.
@@ -59,6 +71,17 @@ pub struct Conversion {
     pub cost: f64,
 }
 
+/// A step of a quantized operation that is computed by the operation with the same mathematics on dequantized inputs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PlannedDequantization {
+    /// The inputs that are dequantized.
+    pub inputs: Vec<&'static str>,
+    /// The operation of the kernel.
+    pub operation: String,
+    /// Its cost, in score points.
+    pub cost: f64,
+}
+
 /// One kernel of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlannedStep {
@@ -74,6 +97,9 @@ pub struct PlannedStep {
     pub makes: String,
     /// The conversion before it.
     pub conversion: Option<Conversion>,
+    /// How its operation is computed by another one on dequantized inputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dequantization: Option<PlannedDequantization>,
     /// Its score by itself.
     pub score: f64,
     /// The difference to the best score of the step, minus the gain of fusion.

@@ -9,8 +9,10 @@ use lz_core::fork;
 use super::graph::{Block, FusionPolicy};
 use super::{BlockPlan, Step, explain};
 use crate::selection::snapshot::Snapshot;
+use lz_core::context::Context;
 use lz_core::error::Error;
 use lz_core::mode::Mode;
+use lz_core::operation::OperationInfo;
 use lz_schema::DType;
 
 /// Maximum number of cached plans; when full, the cache is cleared.
@@ -27,6 +29,8 @@ pub(super) struct Form {
     pub layout: Option<String>,
     /// The dtype of the incoming tensor, if it is a variable.
     pub dtype: Option<DType>,
+    /// Whether the kernel is one of another operation, for dequantized inputs.
+    pub is_dequantized: bool,
 }
 
 /// A plan and how to run it: a form at each operation where a kernel starts.
@@ -76,11 +80,19 @@ impl PlanCache {
 fn key(mode: Mode, steps: &[Step]) -> Key {
     let mut key = vec![u64::from(mode.flags()), u64::from(mode.overlay_id())];
     for step in steps {
-        let words = step.context.words();
-        key.push(u64::from(step.operation.slot()) << 32 | words.len() as u64);
-        key.extend(words);
+        push_call(&mut key, step.operation, &step.context);
         key.push(step.dtypes.len() as u64);
         key.extend(step.dtypes.iter().map(|dtype| *dtype as u64));
+        match &step.dequantized {
+            Some(dequantized) => push_call(&mut key, dequantized.operation, &dequantized.context),
+            None => key.push(u64::MAX),
+        }
     }
     key
+}
+
+fn push_call(key: &mut Key, operation: &OperationInfo, context: &Context) {
+    let words = context.words();
+    key.push(u64::from(operation.slot()) << 32 | words.len() as u64);
+    key.extend(words);
 }

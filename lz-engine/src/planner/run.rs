@@ -10,15 +10,19 @@ use lz_schema::expr::Value;
 use lz_schema::model::{Cases, DTypeRef, Kind, Operation};
 
 use super::convert::{identity, inverse, permutation, permuted};
+use super::dequantize::Dequantization;
 use super::graph::mutates;
 use super::plan_cache::{Form, PlanCache, Planned};
-use super::{BlockPlan, Step};
+use super::{BlockPlan, DequantizedStep, Step};
 use crate::dynamic::{self, Output};
 use crate::engine::Engine;
+use crate::registry::Registry;
+use crate::selection::snapshot::Snapshot;
 use lz_core::args::{Arg, OutArg};
-use lz_core::check::{self, OutputSpec};
+use lz_core::check::{self, Bound, OutputSpec};
 use lz_core::context::Context;
 use lz_core::error::Error;
+use lz_core::mode::{Mode, ModeFlag};
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 use lz_core::tensor::{Tensor, TensorView};
@@ -99,8 +103,8 @@ impl Engine {
     /// The plan with which [`Engine::run_block`] runs these calls while `plan_mode` is on, or would run them on a simulated device;
     /// `None` if an intermediate tensor has a dynamic size.
     pub fn plan_calls(&self, calls: &mut [BlockCall<'_>]) -> Result<Option<BlockPlan>, Error> {
-        let Some((steps, _)) = bound_steps(calls)? else { return Ok(None) };
         let (snapshot, mode) = self.thread_snapshot();
+        let Some((steps, _)) = bound_steps(calls, dequantizing(&snapshot, mode))? else { return Ok(None) };
         if !snapshot.devices.are_real() {
             return self.plan_block(&steps).map(Some);
         }
@@ -130,6 +134,10 @@ impl Engine {
                     let neighbors = later.get_mut(..form.covers - 1).unwrap_or_default();
                     let bound = bound.get(number..).unwrap_or_default();
                     self.run_fused(call, neighbors, form, bound, &mut before)?
+                }
+                Some(form) if form.is_dequantized => {
+                    let bound = bound.get(number);
+                    bound.map_or(Ok(None), |bound| self.run_dequantized(call, form, bound, &mut before))?
                 }
                 Some(form) => self.run_in_form(call, form, &mut before)?,
                 None => None,
@@ -164,8 +172,8 @@ impl Engine {
 
     /// The plan of a block, and its bound calls with inputs as declared; `None` if an intermediate tensor has a dynamic size.
     fn planned(&self, calls: &mut [BlockCall<'_>]) -> Result<Option<PlannedCalls>, Error> {
-        let Some((steps, all)) = bound_steps(calls)? else { return Ok(None) };
         let (snapshot, mode) = self.thread_snapshot();
+        let Some((steps, all)) = bound_steps(calls, dequantizing(&snapshot, mode))? else { return Ok(None) };
         let planned = self.extension::<PlanCache>().plan(&snapshot, mode, &steps)?;
         Ok(Some((planned, all)))
     }
@@ -212,15 +220,7 @@ impl Engine {
         {
             *arg = Arg::Value(Value::Enum(to as u32));
         }
-        let Ok(bound) = check::check_call(schema, &args, None) else { return Ok(None) };
-        let context = dynamic::context(schema, &bound, &args, None)?;
-        for (param, arg) in args.iter_mut().skip(schema.inputs.len()).enumerate() {
-            if let Some(value) = bound.values.get(schema.axes.len() + param) {
-                *arg = Arg::Value(*value);
-            }
-        }
-        let Ok(specs) = check::infer_outputs(schema, &bound) else { return Ok(None) };
-        let Some(mut tensors) = allocated(operation, &specs)? else { return Ok(None) };
+        let Some((context, mut tensors)) = ready(operation, &mut args)? else { return Ok(None) };
         let ran = {
             let mut out_args = out_args(&mut tensors);
             self.run_planned(&form.kernel, operation, &context, &mut |entry, run| {
@@ -241,6 +241,69 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// Runs one operation as planned by a kernel of the operation on dequantized inputs. `None` if that is not possible: the incoming tensor
+    /// is unchanged.
+    fn run_dequantized(
+        &self,
+        call: &mut BlockCall<'_>,
+        form: &Form,
+        bound: &BoundCall,
+        before: &mut Option<FlowTensor>,
+    ) -> Result<Option<Vec<StepOutput>>, Error> {
+        let Some(dequantization) = Dequantization::of(&self.registry(), call.operation, &bound.bound) else {
+            return Ok(None);
+        };
+        if let Some(flow_tensor) = before.take() {
+            *before = Some(FlowTensor::as_declared(flow_tensor.into_declared(call.operation)?));
+        }
+        let mut args: Vec<Arg<'_>> = call.args.iter_mut().map(Arg::reborrow).collect();
+        if let (Some(flow_tensor), Some(slot)) = (before.as_ref(), args.get_mut(call.takes)) {
+            *slot = Arg::Tensor(flow_tensor.tensor.view());
+        }
+        let Some(inputs) = dequantization.run(self, &args, &bound.bound) else { return Ok(None) };
+        let Some(mut args) = dequantization.dense_arguments(&args, &bound.bound, &inputs) else {
+            return Ok(None);
+        };
+        let operation = dequantization.dense;
+        let Some((context, mut tensors)) = ready(operation, &mut args)? else { return Ok(None) };
+        let ran = {
+            let mut out_args = out_args(&mut tensors);
+            self.run_planned(&form.kernel, operation, &context, &mut |entry, run| {
+                entry.run(&mut args, &mut out_args, run)
+            })?
+        };
+        let outputs = |tensor: Option<_>| {
+            tensor.map_or(StepOutput::Absent, |tensor| StepOutput::Tensor(FlowTensor::as_declared(tensor)))
+        };
+        Ok(ran.then(|| tensors.into_iter().map(outputs).collect()))
+    }
+}
+
+/// The context of a call, and its allocated outputs.
+type ReadyCall = (Context, Vec<Option<Tensor>>);
+
+/// Makes a call ready to run, with all params filled in; `None` if it is invalid or an output has a dynamic size.
+fn ready(operation: &'static OperationInfo, args: &mut [Arg<'_>]) -> Result<Option<ReadyCall>, Error> {
+    let schema = operation.schema();
+    let Ok(bound) = check::check_call(schema, args, None) else { return Ok(None) };
+    let context = dynamic::context(schema, &bound, args, None)?;
+    for (param, arg) in args.iter_mut().skip(schema.inputs.len()).enumerate() {
+        if let Some(value) = bound.values.get(schema.axes.len() + param) {
+            *arg = Arg::Value(*value);
+        }
+    }
+    let Ok(specs) = check::infer_outputs(schema, &bound) else { return Ok(None) };
+    Ok(allocated(operation, &specs)?.map(|tensors| (context, tensors)))
+}
+
+/// Whether plans may compute quantized operations on dequantized inputs; the registry with the operations if so.
+fn dequantizing(snapshot: &Snapshot, mode: Mode) -> Option<Arc<Registry>> {
+    let policy = &snapshot.policy;
+    let is_allowed = policy.plan_dequantization.value && policy.allow_adaptation.value;
+    (is_allowed && !mode.has(ModeFlag::Strict)).then(|| Arc::clone(&snapshot.registry))
+}
+
 /// A plan, and the bound calls of its block.
 type PlannedCalls = (Arc<Planned>, Vec<BoundCall>);
 
@@ -253,10 +316,34 @@ pub(super) struct BoundCall {
     /// All params, defaults filled in.
     pub params: Vec<Value>,
     pub outputs: Vec<OutputSpec>,
+    bound: Bound,
+}
+
+/// The call of the operation on dequantized inputs; `None` if there is none for this call.
+fn dequantized_step(
+    registry: &Registry,
+    operation: &'static OperationInfo,
+    args: &[Arg<'_>],
+    bound: &Bound,
+) -> Result<Option<DequantizedStep>, Error> {
+    let Some(dequantization) = Dequantization::of(registry, operation, bound) else { return Ok(None) };
+    let Some(tensors) = dequantization.placeholders(args, bound) else { return Ok(None) };
+    let Some(mut args) = dequantization.dense_arguments(args, bound, &tensors) else { return Ok(None) };
+    let ready = ready(dequantization.dense, &mut args)?;
+    Ok(ready.map(|(context, _)| DequantizedStep {
+        operation: dequantization.dense,
+        context,
+        inputs: dequantization.names().collect(),
+    }))
 }
 
 /// The steps of a block and its bound calls, with inputs as declared; `None` if an intermediate tensor has a dynamic size.
-fn bound_steps(calls: &mut [BlockCall<'_>]) -> Result<Option<BoundSteps>, Error> {
+///
+/// `dequantizing` is the registry if quantized operations may be computed on dequantized inputs.
+fn bound_steps(
+    calls: &mut [BlockCall<'_>],
+    dequantizing: Option<Arc<Registry>>,
+) -> Result<Option<BoundSteps>, Error> {
     let mut steps = Vec::with_capacity(calls.len());
     let mut all = Vec::with_capacity(calls.len());
     let mut flow_tensor: Option<Tensor> = None;
@@ -267,11 +354,14 @@ fn bound_steps(calls: &mut [BlockCall<'_>]) -> Result<Option<BoundSteps>, Error>
         let args = call.arguments(flow_tensor.as_mut());
         let bound = check::check_call(schema, &args, None)?;
         let context = dynamic::context(schema, &bound, &args, None)?;
-        steps.push(Step { operation, context, dtypes });
+        let dequantized =
+            dequantizing.as_ref().map(|registry| dequantized_step(registry, operation, &args, &bound));
+        let dequantized = dequantized.transpose()?.flatten();
+        steps.push(Step { operation, context, dtypes, dequantized });
         let outputs = check::infer_outputs(schema, &bound).map_err(|reason| invalid(operation, reason))?;
         let params = bound.values.get(schema.axes.len()..).unwrap_or_default();
         let params = params.iter().take(schema.params.len()).copied().collect();
-        all.push(BoundCall { context, params, outputs });
+        all.push(BoundCall { context, params, outputs, bound });
         let specs = all.last().map(|bound| bound.outputs.as_slice()).unwrap_or_default();
         let outputs = match specs.first() {
             Some(OutputSpec::Tensor(sizes, dtype)) => check::allocate(operation, Some((*sizes, *dtype)))?,

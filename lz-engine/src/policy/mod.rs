@@ -222,6 +222,8 @@ pub struct Policy {
     pub plan_mode: WithSource<bool>,
     /// Whether such plans may compute in f32 where f16 or bf16 is declared.
     pub plan_wider_dtypes: WithSource<bool>,
+    /// Whether such plans may dequantize inputs where only a reference takes the quantized ones.
+    pub plan_dequantization: WithSource<bool>,
     /// Whether implicit conversions are forbidden.
     pub strict_mode: WithSource<bool>,
     /// Whether adapters may convert at all.
@@ -286,6 +288,7 @@ impl Default for Policy {
             explain_enabled: WithSource::default_value(true),
             plan_mode: WithSource::default_value(false),
             plan_wider_dtypes: WithSource::default_value(false),
+            plan_dequantization: WithSource::default_value(false),
             strict_mode: WithSource::default_value(false),
             allow_adaptation: WithSource::default_value(true),
             allow_reduced_precision: WithSource::default_value(false),

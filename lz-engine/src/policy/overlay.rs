@@ -19,7 +19,7 @@ const MODE_FLAGS: [(&str, ModeFlag, bool); 7] = [
 ];
 
 /// Settings that are read from the policy on the slow path.
-const POLICY_SETTINGS: [&str; 12] = [
+const POLICY_SETTINGS: [&str; 13] = [
     "kv_cache.strategy",
     "tp_invariance.tp_size",
     "tp_invariance.reduction_algorithm",
@@ -32,6 +32,7 @@ const POLICY_SETTINGS: [&str; 12] = [
     "graph_safety.default_graph_safe",
     "plan_mode",
     "plan_wider_dtypes",
+    "plan_dequantization",
 ];
 
 /// A thread's overlay of a policy.

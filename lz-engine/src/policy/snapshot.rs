@@ -41,6 +41,7 @@ impl Policy {
         set_bool(&mut policy.explain_enabled, layer, "explain_enabled");
         set_bool(&mut policy.plan_mode, layer, "plan_mode");
         set_bool(&mut policy.plan_wider_dtypes, layer, "plan_wider_dtypes");
+        set_bool(&mut policy.plan_dequantization, layer, "plan_dequantization");
         set_bool(&mut policy.strict_mode, layer, "strict_mode");
         set_bool(&mut policy.allow_adaptation, layer, "allow_adaptation");
         set_bool(&mut policy.allow_reduced_precision, layer, "allow_reduced_precision");

@@ -462,6 +462,7 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("verbose", "bindings/python/tests/light/test_logging.py", "test_verbose_and_log_selections_print"),
     ("plan_mode", "lz-ops/tests/blocks.rs", ""),
     ("plan_wider_dtypes", "lz-ops/tests/blocks.rs", "wider_dtypes_are_planned_if_the_policy_allows_them"),
+    ("plan_dequantization", "lz-ops/tests/blocks.rs", "inputs_are_dequantized_if_the_policy_allows_it"),
     ("telemetry.torch_ranges", "bindings/python/tests/torch/test_profiler.py", ""),
     ("backend_isolation", "bindings/python/tests/torch/test_isolation.py", ""),
     ("worker.program", "tests/plugins/tests/settings.rs", ""),

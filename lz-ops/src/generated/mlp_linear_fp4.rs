@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static MLP_LINEAR_FP4: lz::OperationInfo = lz::OperationInfo::new(
     "mlp.linear.fp4",
     1,
-    "111a709047d93db32e2d11b25a4916823e5566fe1971dec23a81e665956fc485",
+    "7f9965203356fca1a9d25983eb8be31c8b0913c4b33869ab922bf807098368d5",
     "schemas/ops/mlp/linear.fp4.yaml",
     include_str!("../../schemas/ops/mlp/linear.fp4.yaml"),
     &FIELDS,

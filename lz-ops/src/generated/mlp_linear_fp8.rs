@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static MLP_LINEAR_FP8: lz::OperationInfo = lz::OperationInfo::new(
     "mlp.linear.fp8",
     1,
-    "3812b806b854f709fb3c1df3a32fc412f32fc1675bbdb6a779ac8aaba3f17d96",
+    "f44394a2343229ab2809c3e47ef3e275980fb75212169af98aea0d8e9766a310",
     "schemas/ops/mlp/linear.fp8.yaml",
     include_str!("../../schemas/ops/mlp/linear.fp8.yaml"),
     &FIELDS,

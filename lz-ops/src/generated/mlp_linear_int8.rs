@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static MLP_LINEAR_INT8: lz::OperationInfo = lz::OperationInfo::new(
     "mlp.linear.int8",
     1,
-    "1b7ef275ef69628861804154ea292e4978ee6f9f4389bbbe180fc23f89722cad",
+    "1cfd30c653d1b3b547bc4fa2068bce33aab5f4226f84d2631d7038c297caebfc",
     "schemas/ops/mlp/linear.int8.yaml",
     include_str!("../../schemas/ops/mlp/linear.int8.yaml"),
     &FIELDS,

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static MLP_LINEAR_WEIGHT_ONLY: lz::OperationInfo = lz::OperationInfo::new(
     "mlp.linear.weight_only",
     1,
-    "6f86a6c74296e0c2f168f7a10aa15608546e037f4400489e753ebd4da114bc45",
+    "3f9d4e84adeea3d72f0c4813032b4b9956a761821b433130e090c8c9f78be4f9",
     "schemas/ops/mlp/linear.weight_only.yaml",
     include_str!("../../schemas/ops/mlp/linear.weight_only.yaml"),
     &FIELDS,

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static MOE_EXPERTS_QUANTIZED: lz::OperationInfo = lz::OperationInfo::new(
     "moe.experts.quantized",
     1,
-    "7f19df04e997a9ec8773303f12dee7a89375faa081d8911ec4d7212429004876",
+    "f137484da16578098806d9d06761e970251d59f65c567f7578fb7854551511a7",
     "schemas/ops/moe/experts.quantized.yaml",
     include_str!("../../schemas/ops/moe/experts.quantized.yaml"),
     &FIELDS,

@@ -64,6 +64,7 @@ codes! {
     SpecializationChain "LZ0121" "A specialization refers to an operation that is itself a specialization.";
     UnequalAxes "LZ0122" "`where` equates two axes that cannot be equal.";
     InheritedKey "LZ0123" "A specialization states something that it inherits from the general operation.";
+    DequantizesMismatch "LZ0124" "`dequantizes` does not fit the operations that it refers to.";
 
     // Expressions.
     BadExpression "LZ0201" "The expression cannot be parsed.";

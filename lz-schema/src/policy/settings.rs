@@ -303,6 +303,10 @@ pub const SETTINGS: &[Setting] = &[
         "plan_wider_dtypes",
         "Whether such plans may convert f16 and bf16 tensors to f32 for a kernel.",
     ),
+    off_by_default(
+        "plan_dequantization",
+        "Whether such plans may dequantize inputs for a kernel, where only a reference takes the quantized ones.",
+    ),
     on_by_default("allow_adaptation", "Whether layouts, strides and dtypes may be converted for a kernel."),
     off_by_default(
         "allow_reduced_precision",

@@ -49,6 +49,8 @@ mapping! {
         optional aliases: Named<Named<Spanned<Scalar>>>,
         /// The general operation of which this one is a special case, and the axes that are equal.
         optional specializes: RawSpecializes,
+        /// The operation with the same mathematics on dequantized inputs.
+        optional dequantizes: RawDequantizes,
         /// All symbolic dimensions; of a specialization, other `models`, `fuzz` and `doc` for axes of the general operation.
         inherited axes: Named<RawAxis>,
         /// Dtype variables with their possible dtypes: `T: [f32, f16, bf16]`.
@@ -79,6 +81,18 @@ mapping! {
         required operation: Text,
         /// The axes that are always equal: `kv_heads: heads` replaces the axis `kv_heads` of the general operation by its axis `heads`.
         required where_: Named<Text>,
+    }
+}
+
+mapping! {
+    /// The operation with the same mathematics on dequantized inputs.
+    RawDequantizes("`dequantizes`") {
+        /// The operation. Its other inputs and params are those of the same name.
+        required operation: Text,
+        /// The calls that it can compute: a bool expression over axes, params and `given(input)`; absent means all.
+        optional when: Expression,
+        /// Its inputs that are dequantized, each with the arguments of `dequantize`: inputs, params, axes and dtype variables of this operation, or cases of an enum.
+        required inputs: Named<Named<Text>>,
     }
 }
 

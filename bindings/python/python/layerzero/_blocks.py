@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from layerzero import _native
@@ -48,6 +48,14 @@ def _call(call: Call) -> tuple[str, dict[str, Any]]:
     return call[0], dict(call[1])
 
 
+def _conversions(step: dict[str, Any]) -> Iterator[str]:
+    """What happens to the inputs of a step before its kernel runs."""
+    if conversion := step["conversion"]:
+        yield f"{conversion['from']} → {conversion['to']} in {conversion['by']}, cost {conversion['cost']:.1f}"
+    if made := step.get("dequantization"):
+        yield f"dequantize {' and '.join(made['inputs'])} for {made['operation']}, cost {made['cost']:.1f}"
+
+
 def _plan(text: str, written: str) -> BlockPlan:
     import json
 
@@ -58,7 +66,7 @@ def _plan(text: str, written: str) -> BlockPlan:
             step["kernel"],
             step["takes"] or None,
             step["makes"] or None,
-            step["conversion"] and f"{step['conversion']['from']} → {step['conversion']['to']} in {step['conversion']['by']}",
+            "; ".join(_conversions(step)) or None,
             step["score"],
             step["cost"],
         )

@@ -83,7 +83,10 @@ _WIDE = (
 
 #: Seeds from here on are for calls with an expression, of operations that have one.
 SCORED = 1000
-HAVE_EXPRESSIONS = ("attention.gqa.prefill", "attention.gqa.decode", "attention.standard.prefill", "attention.standard.decode")
+HAVE_EXPRESSIONS = (
+    *(f"attention.{kind}.{form}" for kind in ("gqa", "standard") for form in ("prefill", "decode", "prefill.ragged", "prefill.paged", "decode.paged")),
+    "attention.gqa.prefill.paged.fp8", "attention.gqa.decode.paged.fp8",
+)  # fmt: skip
 #: Expressions that kernels may compute with rounded scores, and ones that they have to decline.
 EXPRESSIONS = (
     "score", "score + p0 * (kv_idx - q_pos)", "score if q_pos - kv_idx < 13 else -inf", "tanh(score / 2) * 2 + b - h / 4",
@@ -95,8 +98,51 @@ EXPRESSIONS = (
 DECLINED = ("score if score > 0 else -inf", "score * kv_idx", "exp(score)", "score + kv_idx // p0", "score + 1 / -kv_idx")
 
 
+def _scored_requests(operation, dtype, seed):
+    """A call with an expression of requests of different lengths."""
+    draw = Draw(seed)
+    kv_heads, batch = draw.one(1, 2, 3), draw.number(1, 5)
+    heads = kv_heads * (1 if ".standard." in operation else draw.one(1, 3, 4))
+    head_dim = draw.one(16, 64, 64, 80, 128, 256)
+    queries = [1] * batch if ".decode" in operation else [draw.one(0, 1, draw.number(1, 40), draw.number(1, 150)) for _ in range(batch)]
+    queries[-1] = max(queries[-1], 1)
+    keys = [draw.one(0, queries[number], draw.number(1, 40), draw.number(1, 300)) for number in range(batch)]
+    keys[-1] = max(keys[-1], 1)
+    call = {"return_lse": draw.one(True, False), "score_mod": EXPRESSIONS[seed % len(EXPRESSIONS)], "score_params": draw.normal(batch, heads, 2)}
+    for name, value in (("sm_scale", 0.1), ("soft_cap", 5.0), ("window_left", draw.number(0, 90))):
+        if draw.number(0, 3) == 0:
+            call[name] = value
+    if draw.number(0, 2) == 0:
+        call["sinks"] = draw.normal(heads) * 3
+        call["sinks"][0] = draw.one(0.0, -float("inf"))
+    if draw.number(0, 2) == 0:
+        call["alibi_slopes"] = draw.normal(*draw.one((heads,), (batch, heads), (1, heads))) / 8
+    if ".prefill" in operation:
+        call["causal"], call["qo_indptr"] = draw.one(True, False), indptr(queries)
+        if draw.number(0, 3) == 0:
+            call["window_right"] = draw.number(0, 90)
+    q = draw.normal(sum(queries), heads, head_dim, dtype=dtype)
+    if operation.endswith(".ragged"):
+        head_dim_v = draw.one(head_dim, head_dim, 24, 128)
+        k, v = (draw.normal(sum(keys), kv_heads, size, dtype=dtype) for size in (head_dim, head_dim_v))
+        return {"q": q, "k": k, "v": v, "kv_indptr": indptr(keys), **call}
+    page_size, layout = draw.one(1, 4, 16), draw.one("NHD", "HND")
+    table, count = pages(draw, keys, page_size)
+    if draw.one(True, False):
+        table["kv_indices"] = torch.cat((table["kv_indices"], torch.zeros(draw.number(1, 5), dtype=torch.int32)))
+    shape = (count, page_size, kv_heads, head_dim) if layout == "NHD" else (count, kv_heads, page_size, head_dim)
+    stored = draw.one("f8_e4m3", "f8_e5m2") if operation.endswith(".fp8") else dtype
+    caches = {name: draw.normal(*shape, dtype=stored) for name in ("k_cache", "v_cache")}
+    for name in ("k_scale", "v_scale"):
+        if stored != dtype and draw.one(True, False):
+            call[name] = draw.normal(draw.one(1, kv_heads)).abs() + 0.1
+    return {"q": q, **caches, **table, "layout": layout, **call}
+
+
 def _scored(operation, dtype, seed):
     """A call with an expression."""
+    if operation.endswith((".ragged", ".paged", ".fp8")):
+        return _scored_requests(operation, dtype, seed)
     draw = Draw(seed)
     kv_heads, single = draw.one(1, 2, 3), operation.endswith(".decode")
     heads = kv_heads * (1 if ".standard." in operation else draw.one(1, 3, 4))

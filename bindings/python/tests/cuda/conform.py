@@ -170,7 +170,8 @@ def hold(operation, kernels, dtype, seed, problems):
     candidates = {one["kernel"]: one for one in lz.explain(operation, **on_device).to_dict()["candidates"]}
     expected = None
     for kernel, (name, dtypes) in kernels.items():
-        if dtype not in dtypes:
+        # Their calls are those with expressions; others have NaN in hidden values, which no flash kernel excludes (docs/gpu.md).
+        if dtype not in dtypes or is_wide and kernel.endswith(".score_mod"):
             continue
         line = {"kernel": kernel, "dtype": dtype, "case": seed}
         reasons = candidates.get(kernel, {}).get("reasons", [])

@@ -80,6 +80,98 @@ def decode_values():
     return found
 
 
+def tables(lengths, page_size):
+    """Start of the pages of each request, the pages, and the number of slots used in the last one."""
+    counts = torch.tensor([-(-length // page_size) for length in lengths])
+    last = torch.tensor(lengths) - (counts - 1) * page_size
+    starts = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
+    pages = torch.randperm(int(starts[-1]))
+    return {name: one.to("cuda", torch.int32) for name, one in (("kv_indptr", starts), ("kv_indices", pages), ("kv_last_page_len", last))}
+
+
+def starts_of(lengths):
+    return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device="cuda")
+
+
+def request_calls():
+    """Requests of Llama 3 8B with ALiBi as an expression: concatenated, prefill and decode over pages, and over FP8 codes."""
+    heads, kv_heads, head_dim, page_size = 32, 8, 128, 16
+    lengths = [1024, 777, 512, 300, 2048, 64, 1500, 900]
+
+    def normal(*shape):
+        return torch.randn(shape, device="cuda", dtype=BF16)
+
+    def call(count, requests):
+        return {"score_mod": ALIBI, "score_params": (torch.rand(requests, heads, 1, device="cuda") / 50), "q": normal(count, heads, head_dim)}
+
+    ragged = {name: normal(sum(lengths), kv_heads, head_dim) for name in ("k", "v")}
+    yield "attention.gqa.prefill.ragged", {**call(sum(lengths), 8), **ragged, "qo_indptr": starts_of(lengths), "kv_indptr": starts_of(lengths), "causal": True}
+    queries = [256] * 8
+    for operation, lengths, more in (
+        ("attention.gqa.prefill.paged", lengths, {"qo_indptr": starts_of(queries), "causal": True}), ("attention.gqa.decode.paged", [4096] * 64, {}),
+        ("attention.gqa.decode.paged.fp8", [4096] * 64, {}), ("attention.gqa.decode.paged", [8192], {}),
+    ):  # fmt: skip
+        table = tables(lengths, page_size)
+        caches = {name: normal(table["kv_indices"].shape[0], page_size, kv_heads, head_dim) for name in ("k_cache", "v_cache")}
+        if operation.endswith(".fp8"):
+            caches = {name: one.to(torch.float8_e4m3fn) for name, one in caches.items()}
+        count = sum(queries) if "prefill" in operation else len(lengths)
+        yield operation, {**call(count, len(lengths)), **caches, **table, **more}
+
+
+def flex_ragged(call):
+    """The same with FlexAttention: one sequence of all requests, of which each sees its own keys."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    starts, params = call["qo_indptr"], call["score_params"]
+    total = call["q"].shape[0]
+    request = torch.repeat_interleave(torch.arange(8, device="cuda"), starts.diff().long())
+    mask = create_block_mask(lambda b, h, i, j: (request[i] == request[j]) & (i >= j), None, None, total, total, device="cuda")
+    torch._dynamo.reset()
+    compiled = torch.compile(flex_attention, dynamic=False)
+    q, k, v = (call[name].transpose(0, 1)[None].contiguous() for name in "qkv")
+    slopes = params[:, :, 0].contiguous()
+
+    def modify(score, b, h, i, j):
+        return score + slopes[request[i], h] * (j - i)
+
+    return lambda: compiled(q, k, v, score_mod=modify, block_mask=mask, enable_gqa=True)[0].transpose(0, 1)
+
+
+def requests():
+    """Times of calls with requests of different lengths, in microseconds: the kernel, the composition, and FlexAttention where it has the form."""
+    rows = []
+    for operation, call in request_calls():
+        kernels = [f"triton.{operation}.score_mod", f"torch.reference.{operation}"]
+        ours, composed = (run(kernel, call, operation) for kernel in kernels)
+        row = {"operation": operation, "shapes": {name: list(one.shape) for name, one in call.items() if isinstance(one, torch.Tensor)}, "difference": relative(ours, composed)}
+        row["selected"] = lz.which(operation, **call).kernel_id
+
+        def locked(kernel, operation=operation, call=call):
+            def function():
+                lz.lock(operation, kernel)
+                try:
+                    return getattr(lz.ops, operation.replace(".", "_"))(**call)
+                finally:
+                    lz.unlock(operation)
+
+            return function
+
+        def plain(operation=operation, call=call):
+            return getattr(lz.ops, operation.replace(".", "_"))(**call)
+
+        functions = {"kernel": plain}
+        if operation.endswith(".ragged"):
+            functions["flex"] = flex_ragged(call)
+            row["difference_from_flex"] = relative(ours, functions["flex"]())
+        row["us"] = interleaved(functions)
+        row["graph_us"] = {name: round(value / 10, 2) for name, value in interleaved({name: captured(one) for name, one in functions.items()}).items()}
+        row["us"]["composition"] = interleaved({"composition": locked(kernels[1])}, 3)["composition"]
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+    return rows
+
+
 def cold():
     """A new expression: the composition answers until its kernel is compiled."""
     q, k, v, slopes = inputs(512, 64)
@@ -297,7 +389,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", default=".")
     parser.add_argument("--tiles", action="store_true")
-    parser.add_argument("--parts", nargs="*", default=["values", "decode_values", "cold", "capture", "figures"])
+    parser.add_argument("--parts", nargs="*", default=["values", "decode_values", "cold", "capture", "requests", "figures"])
     parser.add_argument("--expressions", nargs="*", default=["ALiBi", "ALiBi, causal"])
     parser.add_argument("--compiled", action="store_true", help="the kernels are in Triton's cache")
     parser.add_argument("--part", type=int, help="only compile this part of the kernels")
@@ -322,7 +414,7 @@ def main():
             found[name] = figures(shapes, options.expressions) if name == "figures" else globals()[name]()
         except Exception as error:
             found[name] = {"problem": f"{type(error).__name__}: {error.__cause__ or error}"[:600]}
-        if name != "figures":
+        if name not in ("figures", "requests"):
             print(name, json.dumps(found[name]), flush=True)
         Path(options.output, "score-mod.json").write_text(json.dumps(found, indent=1) + "\n")
     return 1 if any("problem" in one for one in found.values() if isinstance(one, dict)) else 0

@@ -115,6 +115,36 @@ def test_the_policy_allows_wider_dtypes():
         lz.unregister_backend("wide")
 
 
+def test_the_policy_allows_dequantization():
+    """A kernel for dense weights serves a quantized layer that otherwise only a reference could run."""
+    rng = np.random.default_rng(0)
+    weight, scale = lz.ops.quantize(rng.standard_normal((8, 32), np.float32), format="int4", granularity="block", block_size=16)
+    given = {"x": X, "weight": weight, "scale": scale, "format": "int4", "granularity": "block", "block_size": 16}
+    block = [("mlp.linear.weight_only", given), ("activation.silu", {})]
+    stated = {"dtypes": ["f32"], "requires_layouts": ["any"], "min_sm": None, "priority": 90, "params": ["activation"]}
+
+    @lz.register_kernel(operation="mlp.linear", id="dense.mlp.linear", backend="dense", platform="cuda", capabilities=stated)
+    def linear(x, weight, bias, *, activation):
+        raise AssertionError("only planned")
+
+    def first():
+        return lz.plan_block(block, device="h100").data["joint"]["steps"][0]
+
+    lz.configure(deny=["torch", "triton", "liger", "flashinfer"])
+    try:
+        assert first()["kernel"] != "dense.mlp.linear" and "dequantization" not in first()
+        with settings(plan_dequantization=True):
+            step = first()
+            assert "dequantize weight for mlp.linear, cost 30.0" in str(lz.plan_block(block, device="h100"))
+            with settings(allow_adaptation=False):
+                assert first()["kernel"] != "dense.mlp.linear"
+        assert step["kernel"] == "dense.mlp.linear" and step["operations"] == ["mlp.linear.weight_only"]
+        assert step["dequantization"] == {"inputs": ["weight"], "operation": "mlp.linear", "cost": 30.0}
+    finally:
+        lz.configure(deny=[])
+        lz.unregister_backend("dense")
+
+
 def test_a_block_is_planned_for_another_device():
     # In this process other tests may have disabled backends.
     code = """

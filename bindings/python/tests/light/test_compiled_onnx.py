@@ -161,7 +161,7 @@ def test_changed_policy_is_planned_again_or_refused() -> None:
         np.testing.assert_allclose(replanned(x), expected, atol=1e-6)
         assert all(step["kernel"] != kernel for step in replanned.plan(x)["steps"])
         # With measurements of other tests the layer and its activation may become two steps.
-        with pytest.raises(lz.LayerZeroError, match="was selected, now|the plan has 2 steps, it had 1"):
+        with pytest.raises(lz.LayerZeroError, match=r"was selected, now|the plan has \d steps, it had \d"):
             refused(x)
     finally:
         lz.configure(deny=[])

@@ -106,13 +106,13 @@ def runs_during(work):
 
 
 def test_gil_is_released_while_a_tokenizer_is_loaded_and_verified(definition):
-    text = large(definition)
+    text = large(definition, 12_000)
     assert runs_meanwhile(lambda: lz.Tokenizer.from_json(text))
-    tokenizer = lz.Tokenizer.from_json(large(definition, 61_000))
+    tokenizer = lz.Tokenizer.from_json(large(definition, 13_000))
     assert runs_meanwhile(tokenizer.wait_verified)
     lz.configure({"tokenizer_verification.before_first_call": True})
     try:
-        tokenizer = lz.Tokenizer.from_json(large(definition, 62_000))
+        tokenizer = lz.Tokenizer.from_json(large(definition, 14_000))
         assert runs_meanwhile(lambda: lz.ops.tokenize_encode(["a"], tokenizer))
     finally:
         lz.configure({"tokenizer_verification.before_first_call": False})

@@ -350,6 +350,7 @@ def launch(key, rows, columns, tensors, numbers, recipe):
 launching._launch = launch
 _score_mod._shared_memory, _score_mod._processors = (lambda device: 232448), (lambda device: 132)
 expression = expression_of("score + p0 * kv_idx", 1)
+requests = _score_mod._Requests(*(OnDevice(torch.zeros(count, dtype=torch.int32)) for count in (2, 2, 1, 1)), None, None)
 params = OnDevice(torch.zeros(1, 8, 1))
 common = {"window_left": -1, "window_right": -1, "soft_cap": 0.0, "return_lse": True, "heads_first": False}
 for length in (16, 4096):
@@ -357,8 +358,9 @@ for length in (16, 4096):
     with _score_mod.compiled_inline():
         _score_mod.attend(OnDevice(q), OnDevice(k), OnDevice(k), None, None, None, expression, params, None, causal=True, offset=length, sm_scale=1.0, **common)
         _score_mod.attend(OnDevice(q[:, 0].contiguous()), OnDevice(k), OnDevice(k), None, None, None, expression, params, None, causal=False, offset=1, sm_scale=0.1, **common)
+        _score_mod.attend(OnDevice(q[0]), OnDevice(k), OnDevice(k), None, None, None, expression, params, None, causal=True, offset=0, sm_scale=0.1, requests=requests, **common)
 assert set(_score_mod._COMPILED.values()) == {""}, _score_mod._COMPILED
-assert [name for name, _ in launched] == ["score_mod", "score_mod", "score_mod", "score_mod", "combine"], launched
+assert [name for name, _ in launched] == ["score_mod", "score_mod", "score_mod", "score_mod", "score_mod", "combine", "score_mod"], launched
 assert not any(count for _, count in launched), launched
 print(len(compiled))
 """
@@ -368,5 +370,5 @@ def test_calls_of_all_sizes_launch_what_was_compiled_without_them(tmp_path):
     """For a GPU that is absent: kernels are compiled from dtypes and placeholders, and no call may compile again."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", _COMPILED_AHEAD], capture_output=True, text=True, env=environment)
-    # Both lengths share the kernel of whole sequences; longer caches are split.
-    assert done.returncode == 0 and done.stdout.strip() == "4", done.stderr + done.stdout
+    # Both lengths share the kernels of whole sequences and of requests; longer caches are split.
+    assert done.returncode == 0 and done.stdout.strip() == "5", done.stderr + done.stdout

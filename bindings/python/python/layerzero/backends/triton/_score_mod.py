@@ -87,6 +87,11 @@ class _Constants(NamedTuple):
     mask: int
     unit: int
     splits: int
+    is_ragged: bool
+    keys: int
+    requests: int
+    has_k_scale: bool
+    has_v_scale: bool
     head_dim: int
     value_dim: int
     m_block: int
@@ -225,47 +230,76 @@ _PLANS: dict[tuple[Any, ...], _Plan] = {}
 _MAX_PLANS = 4096
 
 
+class _Requests(NamedTuple):
+    """Tables of requests of different lengths, whose values stay on the device. Queries without `qo_indptr` are one for each request; keys without
+    `kv_indices` follow each other, otherwise they are in pages. FP8 caches may have scales."""
+
+    qo_indptr: Any
+    kv_indptr: Any
+    kv_indices: Any = None
+    last_page_len: Any = None
+    k_scale: Any = None
+    v_scale: Any = None
+
+    @property
+    def number(self) -> int:
+        """How many there are."""
+        return int(self.kv_indptr.shape[0]) - 1
+
+
 def _form(tensor: Any) -> Any:
     return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype)
 
 
 def _plan(
-    q: Any, k: Any, v: Any, mask: Any, slopes: Any, sinks: Any, expression: Expression, params: Any, lengths: Any,
+    q: Any, k: Any, v: Any, mask: Any, slopes: Any, sinks: Any, expression: Expression, params: Any, lengths: Any, requests: _Requests | None,
     causal: bool, offset: int, window_left: int, window_right: int, has_cap: bool, return_lse: bool, heads_first: bool,
 ) -> _Plan:  # fmt: skip
-    is_single = q.dim() == 3
+    is_ragged = requests is not None and requests.qo_indptr is not None
+    page_list = None if requests is None else requests.kv_indices
     token, head = (2, 1) if heads_first else (1, 2)
-    q_order = (0, -1, 1) if is_single else (0, token, head)
-    batch, heads, head_dim = q.shape[0], q.shape[q_order[2]], q.shape[-1]
-    seq_q, seq_k, kv_heads, value_dim = 1 if is_single else q.shape[token], k.shape[token], k.shape[head], v.shape[-1]
+    # Dimensions of the batch, the token and the head; of a cache, of the page, the slot and the head.
+    q_order = (-1, 0, 1) if is_ragged else (0, -1, 1) if q.dim() == 3 else (0, token, head)
+    kv_order = (-1, 0, 1) if k.dim() == 3 else (0, token, head)
+    batch = q.shape[0] if requests is None else requests.number
+    heads, head_dim, value_dim, kv_heads = q.shape[q_order[2]], q.shape[-1], v.shape[-1], k.shape[kv_order[2]]
+    seq_q, seq_k = 1 if q_order[1] < 0 else q.shape[q_order[1]], k.shape[kv_order[1]]
     group, size, device = heads // kv_heads, q.element_size(), q.get_device()
     mask_size = 0 if mask is None else mask.element_size()
-    tile = tile_of(seq_q * group, head_dim + value_dim, size, mask_size, causal, _shared_memory(device))
-    programs = -(-seq_q * group // tile.rows) * kv_heads * batch
-    splits = _splits(programs, seq_k, tile.keys, device)
+    # How many queries a request has is known on the device only.
+    queries = -(-seq_q // batch) if is_ragged else seq_q
+    tile = tile_of(queries * group, head_dim + value_dim, size, mask_size, causal, _shared_memory(device))
+    if is_ragged:
+        programs = (seq_q * group // tile.rows + min(batch, seq_q)) * kv_heads
+    else:
+        programs = -(-seq_q * group // tile.rows) * kv_heads * batch
+    capacity = seq_k if page_list is None else page_list.shape[0] * seq_k
+    splits = _splits(programs, capacity, tile.keys, device)
     mask_kind = 0 if mask is None else 1 if mask.dtype == torch.bool else 2
     mask_strides = mask.expand(batch, heads, seq_q, seq_k).stride() if mask_kind else (0, 0, 0, 0)
     slope_strides = (0, 0) if slopes is None else slopes.expand(batch, heads).stride()
     count = 0 if params is None else params.shape[-1]
     param_strides = params.stride() if count else (0, 0, 0)
     unit = _unit(q, k, v)
+    k_scale, v_scale = (None, None) if requests is None else (requests.k_scale, requests.v_scale)
+    scale_strides = (0 if scale is None else scale.expand(kv_heads).stride(0) for scale in (k_scale, v_scale))
     # Rows of the outputs, which are contiguous.
-    rows = (heads, 0, 1) if is_single else (heads * seq_q, 1, seq_q) if heads_first else (heads * seq_q, heads, 1)
+    rows = (heads * seq_q, 1, seq_q) if heads_first and q.dim() == 4 else (0 if is_ragged else heads * seq_q, heads, 1)
     # A window that is wider than all keys hides none.
     windows = (min(window_left, 4 * MAX_LENGTH), min(window_right, 4 * MAX_LENGTH))
-    kv_order = (0, token, head)
     integers = (
-        seq_q, seq_k, heads, kv_heads, offset, *windows, *_strides(q, unit, q_order), *_strides(k, unit, kv_order), *_strides(v, unit, kv_order), *rows,
-        *mask_strides, *slope_strides, *param_strides,
+        batch, 1 if page_list is None else seq_k, seq_q, seq_k, heads, kv_heads, offset, *windows, *_strides(q, unit, q_order),
+        *_strides(k, unit, kv_order), *_strides(v, unit, kv_order), *rows, *mask_strides, *slope_strides, *param_strides, *scale_strides,
     )  # fmt: skip
     if max(integers) >= 1 << 31:
         raise NotImplementedError("a tensor of the call has strides that are not 32-bit integers")
     constants = _Constants(
         expression.modify, tl.float64 if size == 4 else tl.float32, count, causal, window_left >= 0, window_right >= 0, has_cap,
-        slopes is not None, sinks is not None, lengths is not None, return_lse, mask_kind, unit, splits, head_dim, value_dim,
-        tile.rows, tile.keys, max(16, launching._power(head_dim)), max(16, launching._power(value_dim)),
+        slopes is not None, sinks is not None, lengths is not None, return_lse, mask_kind, unit, splits, is_ragged,
+        0 if requests is None else 1 if page_list is None else 2, launching._power(batch) if is_ragged else 1, k_scale is not None,
+        v_scale is not None, head_dim, value_dim, tile.rows, tile.keys, max(16, launching._power(head_dim)), max(16, launching._power(value_dim)),
     )  # fmt: skip
-    key = ("score_mod", expression.number, *constants[2:], *tile, mask.dtype if mask_kind else None, q.dtype, device)
+    key = ("score_mod", expression.number, *constants[2:], *tile, mask.dtype if mask_kind else None, k.dtype, q.dtype, device)
     recipe = launching._Recipe(kernels.attend, constants, tile.warps, tile.stages)
     return _Plan(key, recipe, integers, programs, splits, (*q.shape[:-1], value_dim), value_dim)
 
@@ -273,17 +307,19 @@ def _plan(
 def attend(
     q: Any, k: Any, v: Any, mask: Any, slopes: Any, sinks: Any, expression: Expression, params: Any, lengths: Any, *,
     causal: bool, offset: int, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool, heads_first: bool,
+    requests: _Requests | None = None,
 ) -> Any:  # fmt: skip
-    """Queries ``[B, M, H, D]`` or ``[B, H, D]`` over keys ``[B, L, G, D]``, with heads first if `heads_first`."""
+    """Queries ``[B, M, H, D]`` or ``[B, H, D]`` over keys ``[B, L, G, D]``, with heads first if `heads_first`. With `requests`, queries
+    ``[T, H, D]`` over keys ``[L, G, D]`` or pages ``[P, S, G, D]``."""
     device = q.get_device()
     flags = (causal, offset, window_left, window_right, soft_cap > 0, return_lse, heads_first)
     call = (
-        _form(q), k.shape, k.stride(), v.shape, v.stride(), _form(mask), _form(slopes), sinks is None, expression.number,
-        _form(params), lengths is None, flags, device,
+        _form(q), _form(k), v.shape, v.stride(), _form(mask), _form(slopes), sinks is None, expression.number,
+        _form(params), lengths is None, flags, device, None if requests is None else tuple(map(_form, requests)),
     )  # fmt: skip
     plan = _PLANS.get(call)
     if plan is None:
-        plan = _plan(q, k, v, mask, slopes, sinks, expression, params, lengths, *flags)
+        plan = _plan(q, k, v, mask, slopes, sinks, expression, params, lengths, requests, *flags)
         if len(_PLANS) >= _MAX_PLANS:
             _PLANS.clear()
         _PLANS[call] = plan
@@ -298,12 +334,13 @@ def attend(
     if mask is not None and mask.dtype == torch.bool:
         mask = mask.view(torch.uint8)
     # The text, which needs no alignment, excludes a limit in the descriptor.
-    if any(tensor is not None and tensor.data_ptr() % 16 for tensor in (q, k, v, mask, slopes, sinks, params, lengths)):
+    tables = tuple(q if table is None else table for table in (requests or (None,) * 6))
+    if any(tensor is not None and tensor.data_ptr() % 16 for tensor in (q, k, v, mask, slopes, sinks, params, lengths, *tables)):
         raise NotImplementedError("a tensor of the call has an address that is not a multiple of 16 bytes")
     # Tensors that the call does not have are replaced by one of its own, which is not read.
     tensors = (
         q, k, v, q if mask is None else mask, q if slopes is None else slopes, q if sinks is None else sinks,
-        q if recipe.constants.parameters == 0 else params, q if lengths is None else lengths, out, out if lse is None else lse, partial, stats,
+        q if recipe.constants.parameters == 0 else params, q if lengths is None else lengths, *tables, out, out if lse is None else lse, partial, stats,
     )  # fmt: skip
     if device >= 0 and key not in launching._READY:
         _ensure_compiled(_Compilation(key, tuple(tensor.dtype for tensor in tensors), len(integers), recipe))
@@ -342,3 +379,63 @@ def decode(
         q, k, v, None, alibi_slopes, sinks, expression, score_params, kv_lens, causal=False, offset=k.shape[2 if heads_first else 1] - 1,
         window_left=window_left, window_right=-1, soft_cap=soft_cap, sm_scale=sm_scale, return_lse=return_lse, heads_first=heads_first,
     )  # fmt: skip
+
+
+def prefill_ragged(
+    q: Any, k: Any, v: Any, qo_indptr: Any, kv_indptr: Any, alibi_slopes: Any = None, sinks: Any = None, score_mod: Any = None,
+    score_params: Any = None, *,
+    causal: bool, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
+) -> Any:  # fmt: skip
+    """Requests concatenated without padding."""
+    expression = expression_of(score_mod, 0 if score_params is None else score_params.shape[-1])
+    return attend(
+        q, k, v, None, alibi_slopes, sinks, expression, score_params, None, causal=causal, offset=0, window_left=window_left, window_right=window_right,
+        soft_cap=soft_cap, sm_scale=sm_scale, return_lse=return_lse, heads_first=False, requests=_Requests(qo_indptr, kv_indptr),
+    )  # fmt: skip
+
+
+def prefill_paged(
+    q: Any, k_cache: Any, v_cache: Any, qo_indptr: Any, kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any, alibi_slopes: Any = None,
+    sinks: Any = None, score_mod: Any = None, score_params: Any = None, *,
+    causal: bool, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool, layout: str, k_scale: Any = None,
+    v_scale: Any = None,
+) -> Any:  # fmt: skip
+    """Requests whose keys are in pages."""
+    expression = expression_of(score_mod, 0 if score_params is None else score_params.shape[-1])
+    return attend(
+        q, k_cache, v_cache, None, alibi_slopes, sinks, expression, score_params, None, causal=causal, offset=0, window_left=window_left,
+        window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, return_lse=return_lse, heads_first=layout == "HND",
+        requests=_Requests(qo_indptr, kv_indptr, kv_indices, kv_last_page_len, k_scale, v_scale),
+    )  # fmt: skip
+
+
+def decode_paged(
+    q: Any, k_cache: Any, v_cache: Any, kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any, alibi_slopes: Any = None, sinks: Any = None,
+    score_mod: Any = None, score_params: Any = None, *,
+    window_left: int, soft_cap: float, sm_scale: float, return_lse: bool, layout: str, k_scale: Any = None, v_scale: Any = None,
+) -> Any:  # fmt: skip
+    """One query for each request, at the position of its last key, over pages."""
+    expression = expression_of(score_mod, 0 if score_params is None else score_params.shape[-1])
+    return attend(
+        q, k_cache, v_cache, None, alibi_slopes, sinks, expression, score_params, None, causal=False, offset=0, window_left=window_left,
+        window_right=-1, soft_cap=soft_cap, sm_scale=sm_scale, return_lse=return_lse, heads_first=layout == "HND",
+        requests=_Requests(None, kv_indptr, kv_indices, kv_last_page_len, k_scale, v_scale),
+    )  # fmt: skip
+
+
+def prefill_paged_fp8(
+    q: Any, k_cache: Any, v_cache: Any, qo_indptr: Any, kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any, alibi_slopes: Any = None,
+    sinks: Any = None, k_scale: Any = None, v_scale: Any = None, score_mod: Any = None, score_params: Any = None, **params: Any,
+) -> Any:  # fmt: skip
+    """Requests whose keys are FP8 codes in pages."""
+    tables = (qo_indptr, kv_indptr, kv_indices, kv_last_page_len)
+    return prefill_paged(q, k_cache, v_cache, *tables, alibi_slopes, sinks, score_mod, score_params, k_scale=k_scale, v_scale=v_scale, **params)
+
+
+def decode_paged_fp8(
+    q: Any, k_cache: Any, v_cache: Any, kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any, alibi_slopes: Any = None, sinks: Any = None,
+    k_scale: Any = None, v_scale: Any = None, score_mod: Any = None, score_params: Any = None, **params: Any,
+) -> Any:  # fmt: skip
+    """One query for each request, over FP8 codes in pages."""
+    tables = (kv_indptr, kv_indices, kv_last_page_len)
+    return decode_paged(q, k_cache, v_cache, *tables, alibi_slopes, sinks, score_mod, score_params, k_scale=k_scale, v_scale=v_scale, **params)

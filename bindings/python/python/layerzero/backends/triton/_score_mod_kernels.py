@@ -100,38 +100,97 @@ def _add_keys(
     return highest, total, summed
 
 
+@triton.jit
+def _load(
+    own, keys, values, pages, key, start, k_page, k_token, v_page, v_token, page_size, is_key, is_key_feature, is_value_feature,
+    PAGED: tl.constexpr, BORDER: tl.constexpr, WHOLE_KEYS: tl.constexpr, WHOLE_VALUES: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """Keys and values of `key`, of which the first is `start`. `keys` and `values` point to those of the first position, with `PAGED` of all
+    pages. Only with `BORDER` some positions are not keys. Strides are in units of `UNIT` elements."""
+    if PAGED:
+        page = tl.load(pages + key // page_size, mask=is_key, other=0).to(tl.int64)
+        slot = (key % page_size).to(tl.int64)
+        keys += ((page * k_page + slot * k_token) * UNIT)[None, :]
+        values += ((page * v_page + slot * v_token) * UNIT)[:, None]
+    else:
+        at = tl.cast(start, tl.int64)
+        keys += at * k_token * UNIT
+        values += at * v_token * UNIT
+    if BORDER:
+        some_keys = tl.load(keys, mask=is_key[None, :] & is_key_feature, other=0.0)
+        some_values = tl.load(values, mask=is_key[:, None] & is_value_feature, other=0.0)
+    else:
+        if WHOLE_KEYS:
+            some_keys = tl.load(keys)
+        else:
+            some_keys = tl.load(keys, mask=is_key_feature, other=0.0)
+        if WHOLE_VALUES:
+            some_values = tl.load(values)
+        else:
+            some_values = tl.load(values, mask=is_value_feature, other=0.0)
+    # Codes of FP8 caches are exact in the dtype of the queries.
+    return some_keys.to(own.dtype), some_values.to(own.dtype)
+
+
 @triton.jit(
     do_not_specialize=[
-        "seq_q", "seq_k", "heads", "kv_heads", "offset", "window_left", "window_right", "q_batch", "q_token", "q_head", "k_batch", "k_token", "k_head",
+        "requests", "page_size", "seq_q", "seq_k", "heads", "kv_heads", "offset", "window_left", "window_right", "q_batch", "q_token", "q_head", "k_batch", "k_token", "k_head",
         "v_batch", "v_token", "v_head", "out_batch", "out_token", "out_head", "mask_batch", "mask_head", "mask_query", "mask_key", "slope_batch",
-        "slope_head", "param_batch", "param_head", "param_item",
+        "slope_head", "param_batch", "param_head", "param_item", "k_scale_head", "v_scale_head",
     ]
 )  # fmt: skip
 def attend(
-    q, k, v, mask, slopes, sinks, parameters, lengths, out, lse, partial, stats,
-    seq_q, seq_k, heads, kv_heads, offset, window_left, window_right, q_batch, q_token, q_head, k_batch, k_token, k_head,
+    q, k, v, mask, slopes, sinks, parameters, lengths, qo_indptr, kv_indptr, kv_indices, last_page_len, k_scale, v_scale, out, lse, partial, stats,
+    requests, page_size, seq_q, seq_k, heads, kv_heads, offset, window_left, window_right, q_batch, q_token, q_head, k_batch, k_token, k_head,
     v_batch, v_token, v_head, out_batch, out_token, out_head, mask_batch, mask_head, mask_query, mask_key, slope_batch, slope_head,
-    param_batch, param_head, param_item, scale, soft_cap,
+    param_batch, param_head, param_item, k_scale_head, v_scale_head, scale, soft_cap,
     MODIFY: tl.constexpr, REAL: tl.constexpr, PARAMETERS: tl.constexpr, CAUSAL: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
     HAS_CAP: tl.constexpr, HAS_SLOPES: tl.constexpr, HAS_SINKS: tl.constexpr, HAS_LENGTHS: tl.constexpr, HAS_LSE: tl.constexpr, MASK: tl.constexpr,
-    UNIT: tl.constexpr, SPLITS: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, M_BLOCK: tl.constexpr, N_BLOCK: tl.constexpr,
-    D_BLOCK: tl.constexpr, V_BLOCK: tl.constexpr,
+    UNIT: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr, KEYS: tl.constexpr, REQUESTS: tl.constexpr,
+    HAS_K_SCALE: tl.constexpr, HAS_V_SCALE: tl.constexpr, HEAD_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr, M_BLOCK: tl.constexpr, N_BLOCK: tl.constexpr, D_BLOCK: tl.constexpr, V_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One tile of the queries of one key head, over one of `SPLITS` parts of its visible keys. Strides of `q`, `k` and `v` are in units of
-    `UNIT` elements, those of the outputs in rows. `REAL` is the type of scores. `MASK` is 1 for bools, 2 for floats."""
+    `UNIT` elements, those of the outputs in rows. `REAL` is the type of scores. `MASK` is 1 for bools, 2 for floats. With `RAGGED` the
+    queries of requests follow each other; `KEYS` is 1 if their keys do too, and 2 if they are in pages."""
     group = heads // kv_heads
-    tiles = tl.cdiv(seq_q * group, M_BLOCK)
-    # With `causal`, the last tiles have the most keys, so they start first.
-    tile = tiles - 1 - tl.program_id(0) // kv_heads % tiles
-    batch, g, split = tl.program_id(0) // kv_heads // tiles, tl.program_id(0) % kv_heads, tl.program_id(1)
+    g, split = tl.program_id(0) % kv_heads, tl.program_id(1)
+    query_start = 0
+    if RAGGED:
+        # Each request has tiles of its own; there may be more programs than tiles.
+        each = tl.arange(0, REQUESTS)
+        starts = tl.load(qo_indptr + each, mask=each < requests, other=0)
+        ends = tl.load(qo_indptr + 1 + each, mask=each < requests, other=0)
+        each_tiles = tl.cdiv((ends - starts) * group, M_BLOCK)
+        tiles_until = tl.cumsum(each_tiles, 0)
+        number = tl.program_id(0) // kv_heads
+        batch = tl.minimum(tl.sum((tiles_until <= number).to(tl.int32), 0), requests - 1)
+        query_start = tl.load(qo_indptr + batch)
+        seq_q = tl.load(qo_indptr + batch + 1) - query_start
+        tiles = tl.cdiv(seq_q * group, M_BLOCK)
+        tile = tl.sum(tl.where(each == batch, tiles_until, 0), 0) - 1 - number
+        if tile < 0:
+            return
+    else:
+        tiles = tl.cdiv(seq_q * group, M_BLOCK)
+        # With `causal`, the last tiles have the most keys, so they start first.
+        tile = tiles - 1 - tl.program_id(0) // kv_heads % tiles
+        batch = tl.program_id(0) // kv_heads // tiles
     pair = tile * M_BLOCK + tl.arange(0, M_BLOCK)
     query, head = pair // group, g * group + pair % group
     is_row = query < seq_q
     length = seq_k
+    key_start = 0
     if HAS_LENGTHS:
         length = tl.load(lengths + batch)
         # The query of a decode step has the position of the last key.
         offset = length - 1
+    if KEYS != 0:
+        key_start = tl.load(kv_indptr + batch)
+        length = tl.load(kv_indptr + batch + 1) - key_start
+        if KEYS == 2:
+            length = tl.where(length > 0, (length - 1) * page_size + tl.load(last_page_len + batch), 0)
+        offset = length - seq_q
     position = query + offset
     first = tile * M_BLOCK // group + offset
     last = tl.minimum((tile * M_BLOCK + M_BLOCK - 1) // group, seq_q - 1) + offset
@@ -156,10 +215,20 @@ def attend(
 
     d, n, dv = tl.arange(0, D_BLOCK), tl.arange(0, N_BLOCK), tl.arange(0, V_BLOCK)
     wide_batch = batch.to(tl.int64)
-    own_rows = (wide_batch * q_batch + query.to(tl.int64) * q_token + head.to(tl.int64) * q_head) * UNIT
+    wide_query = query.to(tl.int64) + query_start
+    own_rows = (wide_batch * q_batch + wide_query * q_token + head.to(tl.int64) * q_head) * UNIT
     own = tl.load(q + own_rows[:, None] + d[None, :], mask=is_row[:, None] & (d < HEAD_DIM)[None, :], other=0.0)
-    keys = k + (wide_batch * k_batch + g.to(tl.int64) * k_head) * UNIT + n[None, :].to(tl.int64) * k_token * UNIT + d[:, None]
-    values = v + (wide_batch * v_batch + g.to(tl.int64) * v_head) * UNIT + n[:, None].to(tl.int64) * v_token * UNIT + dv[None, :]
+    wide_start = tl.cast(key_start, tl.int64)
+    pages = kv_indices + wide_start
+    if KEYS == 2:
+        keys = k + g.to(tl.int64) * k_head * UNIT + d[:, None]
+        values = v + g.to(tl.int64) * v_head * UNIT + dv[None, :]
+    elif KEYS == 1:
+        keys = k + (wide_start * k_token + g.to(tl.int64) * k_head) * UNIT + n[None, :].to(tl.int64) * k_token * UNIT + d[:, None]
+        values = v + (wide_start * v_token + g.to(tl.int64) * v_head) * UNIT + n[:, None].to(tl.int64) * v_token * UNIT + dv[None, :]
+    else:
+        keys = k + (wide_batch * k_batch + g.to(tl.int64) * k_head) * UNIT + n[None, :].to(tl.int64) * k_token * UNIT + d[:, None]
+        values = v + (wide_batch * v_batch + g.to(tl.int64) * v_head) * UNIT + n[:, None].to(tl.int64) * v_token * UNIT + dv[None, :]
     is_key_feature, is_value_feature = (d < HEAD_DIM)[:, None], (dv < VALUE_DIM)[None, :]
     mask += (wide_batch * mask_batch + head.to(tl.int64) * mask_head + query.to(tl.int64) * mask_query)[:, None]
     slope = tl.zeros((M_BLOCK,), tl.float32)
@@ -169,6 +238,8 @@ def attend(
     for item in tl.static_range(PARAMETERS):
         one = tl.load(parameters + wide_batch * param_batch + head * param_head + item * param_item, mask=is_row, other=0.0)
         given = given + (one.to(REAL)[:, None],)
+    if HAS_K_SCALE:
+        scale *= tl.load(k_scale + g * k_scale_head)
     best = tl.full((M_BLOCK,), -float("inf"), REAL)
     total = tl.zeros((M_BLOCK,), tl.float32)
     if HAS_SINKS:
@@ -181,9 +252,10 @@ def attend(
     if HAS_LEFT or SPLITS > 1:
         for start in range(low, tl.minimum(inner_low, high), N_BLOCK):
             key = start + n
-            at = tl.cast(start, tl.int64)
-            some_keys = tl.load(keys + at * k_token * UNIT, mask=(key < length)[None, :] & is_key_feature, other=0.0)
-            some_values = tl.load(values + at * v_token * UNIT, mask=(key < length)[:, None] & is_value_feature, other=0.0)
+            some_keys, some_values = _load(
+                own, keys, values, pages, key, start, k_batch, k_token, v_batch, v_token, page_size, key < length, is_key_feature, is_value_feature,
+                KEYS == 2, True, HEAD_DIM == D_BLOCK, VALUE_DIM == V_BLOCK, UNIT,
+            )  # fmt: skip
             best, total, summed = _add_keys(
                 own, some_keys, some_values, mask, is_row, key, length, position, query, head, batch, slope, given, best, total, summed,
                 mask_key, scale, soft_cap, window_left, window_right,
@@ -192,15 +264,10 @@ def attend(
     if SPLITS == 1:
         for start in range(inner_low, inner_high, N_BLOCK):
             key = start + n
-            at = tl.cast(start, tl.int64)
-            if HEAD_DIM == D_BLOCK:
-                some_keys = tl.load(keys + at * k_token * UNIT)
-            else:
-                some_keys = tl.load(keys + at * k_token * UNIT, mask=is_key_feature, other=0.0)
-            if VALUE_DIM == V_BLOCK:
-                some_values = tl.load(values + at * v_token * UNIT)
-            else:
-                some_values = tl.load(values + at * v_token * UNIT, mask=is_value_feature, other=0.0)
+            some_keys, some_values = _load(
+                own, keys, values, pages, key, start, k_batch, k_token, v_batch, v_token, page_size, key < length, is_key_feature, is_value_feature,
+                KEYS == 2, False, HEAD_DIM == D_BLOCK, VALUE_DIM == V_BLOCK, UNIT,
+            )  # fmt: skip
             best, total, summed = _add_keys(
                 own, some_keys, some_values, mask, is_row, key, length, position, query, head, batch, slope, given, best, total, summed,
                 mask_key, scale, soft_cap, window_left, window_right,
@@ -208,16 +275,19 @@ def attend(
             )  # fmt: skip
         for start in range(inner_high, high, N_BLOCK):
             key = start + n
-            at = tl.cast(start, tl.int64)
-            some_keys = tl.load(keys + at * k_token * UNIT, mask=(key < length)[None, :] & is_key_feature, other=0.0)
-            some_values = tl.load(values + at * v_token * UNIT, mask=(key < length)[:, None] & is_value_feature, other=0.0)
+            some_keys, some_values = _load(
+                own, keys, values, pages, key, start, k_batch, k_token, v_batch, v_token, page_size, key < length, is_key_feature, is_value_feature,
+                KEYS == 2, True, HEAD_DIM == D_BLOCK, VALUE_DIM == V_BLOCK, UNIT,
+            )  # fmt: skip
             best, total, summed = _add_keys(
                 own, some_keys, some_values, mask, is_row, key, length, position, query, head, batch, slope, given, best, total, summed,
                 mask_key, scale, soft_cap, window_left, window_right,
                 MODIFY, REAL, True, CAUSAL, HAS_LEFT, HAS_RIGHT, HAS_CAP, HAS_SLOPES, MASK,
             )  # fmt: skip
 
-    row = wide_batch * out_batch + query.to(tl.int64) * out_token + head.to(tl.int64) * out_head
+    if HAS_V_SCALE:
+        summed *= tl.load(v_scale + g * v_scale_head)
+    row = wide_batch * out_batch + wide_query * out_token + head.to(tl.int64) * out_head
     inside = is_row[:, None] & is_value_feature
     if SPLITS == 1:
         divisor = tl.where(total == 0.0, 1.0, total)
