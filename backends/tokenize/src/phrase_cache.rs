@@ -5,7 +5,7 @@ use crate::memory::{self, OutOfMemory};
 use crate::vocabulary::hash;
 
 /// Room that a result must have beyond one token per byte: ids are copied in groups of fixed size, which are truncated then.
-pub const SLACK: usize = 8;
+pub const SLACK: usize = 32;
 /// A phrase ends at the first permitted position after this many bytes.
 const MIN_BYTES: usize = 512;
 /// Longer phrases are not cached.

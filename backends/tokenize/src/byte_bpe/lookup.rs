@@ -5,7 +5,7 @@
 use super::ByteBpe;
 use super::merge_group::{self, Group};
 use super::short_words::ShortWords;
-use super::word_cache::{self, Cached, LONG_KEY, MAX_SHORT_BYTES, WordCache};
+use super::word_cache::{self, LONG_KEY, MAX_SHORT_BYTES, Tokens, WordCache};
 #[cfg(target_arch = "x86_64")]
 use crate::cpu_features::has_avx512;
 use crate::memory::{self, OutOfMemory};
@@ -17,8 +17,8 @@ const MAX_PIECES: usize = 256;
 /// Room for the tokens of longer pieces that is kept between calls.
 const MAX_LONG_TOKENS: usize = 1 << 16;
 
-/// Ids that are copied at once, without a branch on their number.
-const GROUP: usize = 8;
+/// Ids that are copied at once: vocabulary words between other pieces are rarely more, so that the branch on their number is predicted.
+const GROUP: usize = 32;
 
 /// A piece that waits for its lookup: its position in the text.
 #[derive(Clone, Copy)]
@@ -42,30 +42,20 @@ struct Pending {
     words_before: u32,
 }
 
-/// Where the tokens of a pending piece are.
-#[derive(Clone, Copy)]
-enum Tokens {
-    /// In the word cache.
-    Cached(Cached),
-    /// In [`Queue::merged`].
-    Merged(usize),
-    /// In [`Queue::long`].
-    Long { start: usize, count: usize },
-}
-
 /// A short piece that is not cached, and its tokens.
 #[derive(Clone, Copy)]
 struct Merged {
-    /// Its index in the queue.
+    /// Its index in the queue, and among the pending pieces.
     index: usize,
+    pending: usize,
     count: usize,
-    tokens: [i32; 2 * GROUP],
+    tokens: [i32; MAX_SHORT_BYTES + 1],
 }
 
 impl Merged {
     #[inline(always)]
     fn push(&mut self, token: u32) {
-        self.tokens[self.count % (2 * GROUP)] = token as i32;
+        self.tokens[self.count % (MAX_SHORT_BYTES + 1)] = token as i32;
         self.count += 1;
     }
 }
@@ -82,8 +72,10 @@ pub struct Queue {
     words: Box<[i32; MAX_PIECES + GROUP]>,
     /// The other pieces, in order.
     pending: Box<[Pending; MAX_PIECES]>,
-    /// The tokens of each pending piece.
-    tokens: Vec<Tokens>,
+    /// The tokens of each pending piece. Those that are not in place are in `long` for longer pieces, and in the word cache for short ones.
+    tokens: Box<[Tokens; MAX_PIECES]>,
+    /// The pending pieces that are not cached.
+    missing: Box<[u32; MAX_PIECES]>,
     merged: Vec<Merged>,
     /// Indices in `merged` of pieces that are not in the vocabulary.
     unmerged: Vec<usize>,
@@ -102,7 +94,8 @@ impl Queue {
             hashes: memory::array(0)?,
             words: memory::array(0)?,
             pending: memory::array(Pending { index: 0, words_before: 0 })?,
-            tokens: memory::with_capacity(MAX_PIECES)?,
+            tokens: memory::array(Tokens::NONE)?,
+            missing: memory::array(0)?,
             merged: memory::with_capacity(MAX_PIECES)?,
             unmerged: memory::with_capacity(MAX_PIECES)?,
             group: Group::new()?,
@@ -153,15 +146,15 @@ impl Queue {
 
     #[inline(always)]
     fn find_words_by(&mut self, find: impl Fn(u128, u64) -> (bool, u32)) -> (usize, usize) {
-        let (mut words, mut pending) = (0, 0);
-        for ((key, hash), index) in self.keys[..self.count].iter().zip(&*self.hashes).zip(0..) {
+        let mut words = 0;
+        for (index, (key, hash)) in self.keys[..self.count].iter().zip(&*self.hashes).enumerate() {
             let (found, id) = find(*key, *hash);
             self.words[words % MAX_PIECES] = id as i32;
-            self.pending[pending % MAX_PIECES] = Pending { index, words_before: words as u32 };
+            let pending = Pending { index: index as u32, words_before: words as u32 };
+            self.pending[(index - words) % MAX_PIECES] = pending;
             words += usize::from(found);
-            pending += usize::from(!found);
         }
-        (words, pending)
+        (words, self.count - words)
     }
 }
 
@@ -183,10 +176,6 @@ impl ByteBpe {
             words.limit();
             let count = found + self.find_pending(text, queue, pending, words)?;
             queue.append_tokens(found, pending, count, words, ids);
-            for merged in &queue.merged {
-                let (key, hash) = (queue.keys[merged.index], queue.hashes[merged.index]);
-                words.insert(key, hash, &merged.tokens[..merged.count])?;
-            }
         }
         queue.clear();
         Ok(())
@@ -203,37 +192,54 @@ impl ByteBpe {
         for pending in &queue.pending[..pending] {
             words.prefetch(queue.hashes[pending.index as usize]);
         }
-        let mut count = 0;
-        queue.tokens.clear();
+        let mut missing = 0;
+        for (position, (pending, tokens)) in
+            queue.pending[..pending].iter().zip(&mut *queue.tokens).enumerate()
+        {
+            let index = pending.index as usize;
+            let (found, cached) = words.find(queue.keys[index], queue.hashes[index]);
+            *tokens = cached;
+            queue.missing[missing % MAX_PIECES] = position as u32;
+            missing += usize::from(!found);
+        }
+        if missing != 0 {
+            self.find_missing(text, queue, missing, words)?;
+        }
+        Ok(queue.tokens[..pending].iter().map(|tokens| tokens.count()).sum())
+    }
+
+    /// Computes the tokens of the pending pieces that are not cached, and caches those of short ones.
+    #[inline(never)]
+    fn find_missing(
+        &self,
+        text: &[u8],
+        queue: &mut Queue,
+        missing: usize,
+        words: &mut WordCache,
+    ) -> Result<(), OutOfMemory> {
         queue.merged.clear();
         queue.long.clear();
         if queue.long.capacity() > MAX_LONG_TOKENS {
             queue.long = Vec::new();
         }
-        for pending in &queue.pending[..pending] {
-            let index = pending.index as usize;
-            let (key, hash) = (queue.keys[index], queue.hashes[index]);
-            let (found, cached) = words.find(key, hash);
-            let tokens = if found {
-                count += words.count(cached);
-                Tokens::Cached(cached)
-            } else if key != LONG_KEY {
-                queue.merged.push(Merged { index, count: 0, tokens: [0; 2 * GROUP] });
-                Tokens::Merged(queue.merged.len() - 1)
-            } else {
-                let (piece, before) = (queue.spans[index].of(text), queue.long.len());
+        for pending in &queue.missing[..missing] {
+            let pending = *pending as usize;
+            let index = queue.pending[pending].index as usize;
+            if queue.keys[index] == LONG_KEY {
+                let (piece, start) = (queue.spans[index].of(text), queue.long.len());
                 memory::reserve(&mut queue.long, piece.len())?;
                 words.long(piece, &mut queue.long, |tokens| self.piece(piece, tokens))?;
-                count += queue.long.len() - before;
-                Tokens::Long { start: before, count: queue.long.len() - before }
-            };
-            queue.tokens.push(tokens);
+                queue.tokens[pending] = Tokens::new(&queue.long[start..], start);
+            } else {
+                queue.merged.push(Merged { index, pending, count: 0, tokens: [0; MAX_SHORT_BYTES + 1] });
+            }
         }
-        if !queue.merged.is_empty() {
-            self.merge_pending(text, queue)?;
-            count += queue.merged.iter().map(|merged| merged.count).sum::<usize>();
+        self.merge_pending(text, queue)?;
+        for merged in &queue.merged {
+            let (key, hash) = (queue.keys[merged.index], queue.hashes[merged.index]);
+            queue.tokens[merged.pending] = words.insert(key, hash, &merged.tokens[..merged.count])?;
         }
-        Ok(count)
+        Ok(())
     }
 
     /// Computes the tokens of the short pieces that are not cached.
@@ -284,24 +290,21 @@ impl Queue {
         ids.resize(first + count + SLACK, 0);
         let out = &mut ids[first..];
         let (mut length, mut copied) = (0, 0);
-        for (pending, tokens) in self.pending[..pending].iter().zip(&self.tokens) {
+        for (pending, tokens) in self.pending[..pending].iter().zip(&*self.tokens) {
             let before = pending.words_before as usize;
             copy_groups(&mut out[length..], &self.words[copied..], before - copied);
             length += before - copied;
             copied = before;
             let out = &mut out[length..];
-            length += match *tokens {
-                Tokens::Cached(cached) => words.copy(cached, out),
-                Tokens::Merged(index) => {
-                    let Merged { count, tokens, .. } = &self.merged[index];
-                    copy_groups(out, tokens, *count);
-                    *count
-                }
-                Tokens::Long { start, count } => {
-                    out[..count].copy_from_slice(&self.long[start..start + count]);
-                    count
-                }
-            };
+            length += tokens.count();
+            if tokens.are_inline() {
+                // Without a branch on their number.
+                tokens.write(out);
+            } else if self.keys[pending.index as usize] == LONG_KEY {
+                out[..tokens.count()].copy_from_slice(&self.long[tokens.elsewhere()]);
+            } else {
+                words.write_spilled(*tokens, out);
+            }
         }
         copy_groups(&mut out[length..], &self.words[copied..], found - copied);
         debug_assert_eq!(length + found - copied, count);
@@ -318,8 +321,7 @@ fn copy_groups(to: &mut [i32], from: &[i32], count: usize) {
     }
 }
 
-const _: () = assert!(MAX_SHORT_BYTES <= merge_group::MAX_BYTES && MAX_SHORT_BYTES <= 2 * GROUP);
-const _: () = assert!(GROUP <= SLACK);
+const _: () = assert!(MAX_SHORT_BYTES <= merge_group::MAX_BYTES && GROUP <= SLACK);
 
 #[cfg(test)]
 mod tests {

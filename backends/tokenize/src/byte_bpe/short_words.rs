@@ -59,16 +59,22 @@ impl ShortWords {
         (hash >> self.shift) as usize
     }
 
+    #[inline(always)]
+    fn bucket(&self, hash: u64) -> &Bucket {
+        // SAFETY: the number of buckets is a power of two, and the shift leaves only as many bits of the hash.
+        unsafe { self.buckets.get_unchecked(self.index(hash)) }
+    }
+
     /// Loads the bucket of a word into the cache.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
-        super::word_cache::prefetch(&self.buckets[self.index(hash)]);
+        super::word_cache::prefetch(self.bucket(hash));
     }
 
     /// Whether the table has a word, by its key and hash, and its id. One probe without a branch.
     #[inline(always)]
     pub fn find(&self, key: u128, hash: u64) -> (bool, u32) {
-        let Bucket { keys, ids } = &self.buckets[self.index(hash)];
+        let Bucket { keys, ids } = self.bucket(hash);
         let [first, second, third] = keys.map(|known| known == key);
         let way = usize::from(second) | usize::from(third) << 1;
         (first | second | third, ids[way % ids.len()])
@@ -83,7 +89,7 @@ impl ShortWords {
             __m128i, __m512i, _mm_loadu_si128, _mm512_broadcast_i32x4, _mm512_cmpeq_epi64_mask,
             _mm512_loadu_si512,
         };
-        let bucket = &self.buckets[self.index(hash)];
+        let bucket = self.bucket(hash);
         // SAFETY: the loads read the 64 bytes of the bucket and the 16 bytes of the key.
         let (bytes, key) = unsafe {
             let bytes = _mm512_loadu_si512(std::ptr::from_ref(bucket).cast::<__m512i>());
@@ -99,14 +105,14 @@ impl ShortWords {
     /// Whether a word that the table does not have may be in the vocabulary: a word with its bit overflowed.
     #[inline(always)]
     pub fn overflowed(&self, hash: u64) -> bool {
-        self.buckets[self.index(hash)].ids[OVERFLOWED] & overflow_bit(hash) != 0
+        self.bucket(hash).ids[OVERFLOWED] & overflow_bit(hash) != 0
     }
 }
 
-/// The bit of a word for which a bucket has no way left. The low bits of a hash are independent of those that select the bucket.
+/// The bit of a word for which a bucket has no way left. Bits in the middle of a hash are independent of those that select the bucket.
 #[inline(always)]
 fn overflow_bit(hash: u64) -> u32 {
-    1 << (hash % 32)
+    1 << ((hash >> 32) % 32)
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Caches the tokens of words in two tables of fixed size: short words, whose bytes are the key, and longer words, which are hashed
 //! and compared with a stored copy.
 
+use std::ops::Range;
+
 use crate::memory::{self, OutOfMemory};
 use crate::phrase_cache::SLACK;
 use crate::table::Table;
@@ -22,13 +24,20 @@ const MAX_WORD_BYTES_TOTAL: usize = 1 << 22;
 const INLINE_TOKENS: usize = 3;
 const _: () = assert!(INLINE_TOKENS <= SLACK);
 
+/// The tokens of a word: the tokens themselves, or the position of the first one elsewhere.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Tokens {
+    tokens: [i32; INLINE_TOKENS],
+    count: u32,
+}
+
 /// A short word and its tokens. Key 0 marks an empty slot; no word has it, because the key includes the length.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 struct Slot {
     key: u128,
-    tokens: [i32; INLINE_TOKENS],
-    count: u32,
+    tokens: Tokens,
 }
 
 /// A two-way set, newest first. It fills one cache line, so that both ways cost one cache miss at most.
@@ -56,11 +65,7 @@ pub struct WordCache {
     words: Vec<u8>,
 }
 
-/// The position of a cached word.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Cached(u32);
-
-const EMPTY_SET: Set = Set([Slot { key: 0, tokens: [0; INLINE_TOKENS], count: 0 }; 2]);
+const EMPTY_SET: Set = Set([Slot { key: 0, tokens: Tokens::NONE }; 2]);
 const EMPTY_LONG: LongSlot = LongSlot { hash: 0, bytes: 0, length: 0, tokens: 0, count: 0 };
 
 /// All results have room for one token per byte of the word, and [`SLACK`]; computed tokens have room for one per byte.
@@ -91,21 +96,17 @@ impl WordCache {
         compute: impl FnOnce(&mut Vec<u32>) -> Result<(), OutOfMemory>,
     ) -> Result<(), OutOfMemory> {
         let hash = mix(key);
-        let (found, cached) = self.find(key, hash);
+        let (found, tokens) = self.find(key, hash);
         if !found {
             return self.compute_short(key, hash, out, compute);
         }
-        let Set(slots) = &self.sets[cached.0 as usize / 2];
-        let slot = &slots[cached.0 as usize % 2];
-        let count = slot.count as usize;
-        if count <= INLINE_TOKENS {
+        if tokens.are_inline() {
             // Copies the whole slot and truncates: no branch on the number of tokens.
-            out.extend_from_slice(&slot.tokens);
-            out.truncate(out.len() - (INLINE_TOKENS - count));
-            return Ok(());
+            out.extend_from_slice(&tokens.tokens);
+            out.truncate(out.len() - (INLINE_TOKENS - tokens.count()));
+        } else {
+            out.extend(self.spilled[tokens.elsewhere()].iter().map(|token| *token as i32));
         }
-        let start = slot.tokens[0] as usize;
-        out.extend(self.spilled[start..start + count].iter().map(|token| *token as i32));
         Ok(())
     }
 
@@ -115,38 +116,20 @@ impl WordCache {
         prefetch(&self.sets[set_index(hash)]);
     }
 
-    /// Whether a word is cached, and where; the second is valid until a word is inserted.
+    /// Whether a word is cached, and its tokens, without a branch. The tokens are valid until [`WordCache::limit`].
     #[inline(always)]
-    pub fn find(&self, key: u128, hash: u64) -> (bool, Cached) {
-        let position = set_index(hash);
-        let Set(slots) = &self.sets[position];
+    pub fn find(&self, key: u128, hash: u64) -> (bool, Tokens) {
+        let Set(slots) = &self.sets[set_index(hash)];
         let second = slots[1].key == key;
-        ((slots[0].key == key) | second, Cached((2 * position + usize::from(second)) as u32))
+        ((slots[0].key == key) | second, slots[usize::from(second)].tokens)
     }
 
-    /// The number of tokens of a cached word.
+    /// Writes the tokens of a short word, which are not in place. There is room for them.
     #[inline(always)]
-    pub fn count(&self, Cached(index): Cached) -> usize {
-        let Set(slots) = &self.sets[index as usize / 2];
-        slots[index as usize % 2].count as usize
-    }
-
-    /// Copies the tokens of a cached word and returns their number. There is room for one per byte and [`SLACK`].
-    #[inline(always)]
-    pub fn copy(&self, Cached(index): Cached, out: &mut [i32]) -> usize {
-        let Set(slots) = &self.sets[index as usize / 2];
-        let slot = &slots[index as usize % 2];
-        let count = slot.count as usize;
-        if count <= INLINE_TOKENS {
-            // Copies the whole slot: no branch on the number of tokens.
-            out[..INLINE_TOKENS].copy_from_slice(&slot.tokens);
-        } else {
-            let start = slot.tokens[0] as usize;
-            for (to, token) in out.iter_mut().zip(&self.spilled[start..start + count]) {
-                *to = *token as i32;
-            }
+    pub fn write_spilled(&self, tokens: Tokens, out: &mut [i32]) {
+        for (to, token) in out.iter_mut().zip(&self.spilled[tokens.elsewhere()]) {
+            *to = *token as i32;
         }
-        count
     }
 
     #[inline(never)]
@@ -159,12 +142,11 @@ impl WordCache {
     ) -> Result<(), OutOfMemory> {
         self.limit();
         let (start, count) = self.compute_spilled(MAX_SHORT_BYTES, out, compute)?;
-        let mut slot = Slot { key, tokens: [start as i32, 0, 0], count: count as u32 };
-        if count <= INLINE_TOKENS {
-            slot.tokens = inline(&self.spilled[start..]);
+        let tokens = Tokens::new(&out[out.len() - count..], start);
+        if tokens.are_inline() {
             self.spilled.truncate(start);
         }
-        self.replace(slot, hash);
+        self.replace(Slot { key, tokens }, hash);
         Ok(())
     }
 
@@ -176,20 +158,18 @@ impl WordCache {
     }
 
     /// Caches the tokens of a word of at most [`MAX_SHORT_BYTES`] bytes, unless they are cached.
-    pub fn insert(&mut self, key: u128, hash: u64, tokens: &[i32]) -> Result<(), OutOfMemory> {
-        if self.find(key, hash).0 {
-            return Ok(());
+    pub fn insert(&mut self, key: u128, hash: u64, tokens: &[i32]) -> Result<Tokens, OutOfMemory> {
+        let (found, cached) = self.find(key, hash);
+        if found {
+            return Ok(cached);
         }
-        let mut slot = Slot { key, tokens: [0; INLINE_TOKENS], count: tokens.len() as u32 };
-        if tokens.len() <= INLINE_TOKENS {
-            slot.tokens[..tokens.len()].copy_from_slice(tokens);
-        } else {
+        let inserted = Tokens::new(tokens, self.spilled.len());
+        if !inserted.are_inline() {
             memory::reserve(&mut self.spilled, tokens.len())?;
-            slot.tokens[0] = self.spilled.len() as i32;
             self.spilled.extend(tokens.iter().map(|token| *token as u32));
         }
-        self.replace(slot, hash);
-        Ok(())
+        self.replace(Slot { key, tokens: inserted }, hash);
+        Ok(inserted)
     }
 
     /// Appends the tokens of a longer word; calls `compute` on a cache miss. The caller calls [`WordCache::limit`].
@@ -246,9 +226,43 @@ impl WordCache {
     }
 }
 
-/// Up to [`INLINE_TOKENS`] tokens as they are stored in a slot.
-fn inline(tokens: &[u32]) -> [i32; INLINE_TOKENS] {
-    std::array::from_fn(|index| tokens.get(index).map_or(0, |token| *token as i32))
+impl Tokens {
+    /// No tokens.
+    pub const NONE: Tokens = Tokens { tokens: [0; INLINE_TOKENS], count: 0 };
+
+    /// The tokens of a word, or the position of the first one elsewhere if they are too many.
+    pub fn new(tokens: &[i32], start: usize) -> Tokens {
+        let position = |index| if index == 0 { start as i32 } else { 0 };
+        let are_inline = tokens.len() <= INLINE_TOKENS;
+        let token =
+            |index| if are_inline { tokens.get(index).copied().unwrap_or(0) } else { position(index) };
+        Tokens { tokens: std::array::from_fn(token), count: tokens.len() as u32 }
+    }
+
+    /// The number of tokens.
+    #[inline(always)]
+    pub fn count(self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether the tokens are in place.
+    #[inline(always)]
+    pub fn are_inline(self) -> bool {
+        self.count() <= INLINE_TOKENS
+    }
+
+    /// The positions of tokens that are not in place.
+    #[inline(always)]
+    pub fn elsewhere(self) -> Range<usize> {
+        let start = self.tokens[0] as usize;
+        start..start + self.count()
+    }
+
+    /// Writes tokens that are in place. There is room for [`INLINE_TOKENS`].
+    #[inline(always)]
+    pub fn write(self, out: &mut [i32]) {
+        out[..INLINE_TOKENS].copy_from_slice(&self.tokens);
+    }
 }
 
 #[inline(always)]
@@ -259,10 +273,8 @@ fn set_index(hash: u64) -> usize {
 /// The hash of a key. Its high bits are well mixed.
 #[inline(always)]
 pub fn mix(key: u128) -> u64 {
-    // The second factor is never 0: the length in its top byte would have to be 0xd6.
-    let (low, high) = (key as u64 ^ 0x9e37_79b9_7f4a_7c15, (key >> 64) as u64 ^ 0xd6e8_feb8_6659_fd93);
-    let product = u128::from(low) * u128::from(high);
-    product as u64 ^ (product >> 64) as u64
+    let (low, high) = (key as u64, (key >> 64) as u64);
+    low.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(high.wrapping_mul(0xd6e8_feb8_6659_fd93))
 }
 
 /// Loads the cache line of a value.
@@ -308,22 +320,24 @@ pub fn any_key(text: &[u8], start: usize, end: usize) -> u128 {
         masks
     };
     let length = (end - start).min(MAX_SHORT_BYTES + 1);
-    let window = match text.get(start..).and_then(<[u8]>::first_chunk::<16>) {
-        Some(window) => *window,
-        None => last_window(text, start),
+    let window = if start < text.len().saturating_sub(15) {
+        // SAFETY: there are 16 bytes from `start` on.
+        u128::from_le_bytes(unsafe { text.as_ptr().add(start).cast::<[u8; 16]>().read_unaligned() })
+    } else {
+        last_window(text, start)
     };
     let (mask, tag) = MASKS[length];
-    u128::from_le_bytes(window) & mask | tag
+    window & mask | tag
 }
 
 /// Fewer than 16 bytes at the end of a text, followed by zeros.
 #[cold]
-fn last_window(text: &[u8], start: usize) -> [u8; 16] {
+fn last_window(text: &[u8], start: usize) -> u128 {
     let mut window = [0; 16];
     for (to, from) in window.iter_mut().zip(&text[start..]) {
         *to = *from;
     }
-    window
+    u128::from_le_bytes(window)
 }
 
 #[cfg(test)]
