@@ -220,16 +220,7 @@ impl Engine {
         {
             *arg = Arg::Value(Value::Enum(to as u32));
         }
-        let Some((context, mut tensors)) = ready(operation, &mut args)? else { return Ok(None) };
-        let ran = {
-            let mut out_args = out_args(&mut tensors);
-            self.run_planned(&form.kernel, operation, &context, &mut |entry, run| {
-                entry.run(&mut args, &mut out_args, run)
-            })?
-        };
-        if !ran {
-            return Ok(None);
-        }
+        let Some(tensors) = self.run_ready(&form.kernel, operation, &mut args)? else { return Ok(None) };
         let outputs = tensors.into_iter().enumerate();
         Ok(Some(
             outputs
@@ -239,9 +230,7 @@ impl Engine {
                 .collect(),
         ))
     }
-}
 
-impl Engine {
     /// Runs one operation as planned by a kernel of the operation on dequantized inputs. `None` if that is not possible: the incoming tensor
     /// is unchanged.
     fn run_dequantized(
@@ -265,18 +254,28 @@ impl Engine {
         let Some(mut args) = dequantization.dense_arguments(&args, &bound.bound, &inputs) else {
             return Ok(None);
         };
-        let operation = dequantization.dense;
-        let Some((context, mut tensors)) = ready(operation, &mut args)? else { return Ok(None) };
-        let ran = {
-            let mut out_args = out_args(&mut tensors);
-            self.run_planned(&form.kernel, operation, &context, &mut |entry, run| {
-                entry.run(&mut args, &mut out_args, run)
-            })?
-        };
-        let outputs = |tensor: Option<_>| {
+        let tensors = self.run_ready(&form.kernel, dequantization.dense, &mut args)?;
+        let output = |tensor: Option<_>| {
             tensor.map_or(StepOutput::Absent, |tensor| StepOutput::Tensor(FlowTensor::as_declared(tensor)))
         };
-        Ok(ran.then(|| tensors.into_iter().map(outputs).collect()))
+        Ok(tensors.map(|tensors| tensors.into_iter().map(output).collect()))
+    }
+
+    /// Runs a call with this kernel into new outputs. `None` if that is not possible.
+    fn run_ready(
+        &self,
+        kernel: &str,
+        operation: &'static OperationInfo,
+        args: &mut [Arg<'_>],
+    ) -> Result<Option<Vec<Option<Tensor>>>, Error> {
+        let Some((context, mut tensors)) = ready(operation, args)? else { return Ok(None) };
+        let ran = {
+            let mut out_args = out_args(&mut tensors);
+            self.run_planned(kernel, operation, &context, &mut |entry, run| {
+                entry.run(args, &mut out_args, run)
+            })?
+        };
+        Ok(ran.then_some(tensors))
     }
 }
 

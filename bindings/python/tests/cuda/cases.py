@@ -98,6 +98,20 @@ EXPRESSIONS = (
 DECLINED = ("score if score > 0 else -inf", "score * kv_idx", "exp(score)", "score + kv_idx // p0", "score + 1 / -kv_idx")
 
 
+def _scoring(draw, batch, heads):
+    """An expression, and what else affects scores."""
+    call = {"return_lse": draw.one(True, False), "score_mod": EXPRESSIONS[draw.seed % len(EXPRESSIONS)], "score_params": draw.normal(batch, heads, 2)}
+    for name, value in (("sm_scale", 0.1), ("soft_cap", 5.0), ("window_left", draw.number(0, 90))):
+        if draw.number(0, 3) == 0:
+            call[name] = value
+    if draw.number(0, 2) == 0:
+        call["sinks"] = draw.normal(heads) * 3
+        call["sinks"][0] = draw.one(0.0, -float("inf"))
+    if draw.number(0, 2) == 0:
+        call["alibi_slopes"] = draw.normal(*draw.one((heads,), (batch, heads), (1, heads))) / 8
+    return call
+
+
 def _scored_requests(operation, dtype, seed):
     """A call with an expression of requests of different lengths."""
     draw = Draw(seed)
@@ -108,15 +122,7 @@ def _scored_requests(operation, dtype, seed):
     queries[-1] = max(queries[-1], 1)
     keys = [draw.one(0, queries[number], draw.number(1, 40), draw.number(1, 300)) for number in range(batch)]
     keys[-1] = max(keys[-1], 1)
-    call = {"return_lse": draw.one(True, False), "score_mod": EXPRESSIONS[seed % len(EXPRESSIONS)], "score_params": draw.normal(batch, heads, 2)}
-    for name, value in (("sm_scale", 0.1), ("soft_cap", 5.0), ("window_left", draw.number(0, 90))):
-        if draw.number(0, 3) == 0:
-            call[name] = value
-    if draw.number(0, 2) == 0:
-        call["sinks"] = draw.normal(heads) * 3
-        call["sinks"][0] = draw.one(0.0, -float("inf"))
-    if draw.number(0, 2) == 0:
-        call["alibi_slopes"] = draw.normal(*draw.one((heads,), (batch, heads), (1, heads))) / 8
+    call = _scoring(draw, batch, heads)
     if ".prefill" in operation:
         call["causal"], call["qo_indptr"] = draw.one(True, False), indptr(queries)
         if draw.number(0, 3) == 0:
@@ -151,15 +157,7 @@ def _scored(operation, dtype, seed):
     batch, seq_q, seq_k = draw.number(1, 3), draw.one(1, draw.number(1, 40), draw.number(1, 150)), draw.one(draw.number(1, 40), draw.number(1, 300))
     k, v = draw.normal(batch, seq_k, kv_heads, head_dim, dtype=dtype), draw.normal(batch, seq_k, kv_heads, head_dim_v, dtype=dtype)
     q = draw.normal(batch, heads, head_dim, dtype=dtype) if single else draw.normal(batch, seq_q, heads, head_dim, dtype=dtype)
-    call = {"return_lse": draw.one(True, False), "score_mod": EXPRESSIONS[seed % len(EXPRESSIONS)], "score_params": draw.normal(batch, heads, 2)}
-    for name, value in (("sm_scale", 0.1), ("soft_cap", 5.0), ("window_left", draw.number(0, 90))):
-        if draw.number(0, 3) == 0:
-            call[name] = value
-    if draw.number(0, 2) == 0:
-        call["sinks"] = draw.normal(heads) * 3
-        call["sinks"][0] = draw.one(0.0, -float("inf"))
-    if draw.number(0, 2) == 0:
-        call["alibi_slopes"] = draw.normal(*draw.one((heads,), (batch, heads), (1, heads))) / 8
+    call = _scoring(draw, batch, heads)
     if single:
         if draw.one(True, False):
             call["kv_lens"] = torch.tensor([draw.number(0, seq_k) for _ in range(batch)], dtype=torch.int32)
