@@ -10,9 +10,9 @@ use syn::{Error, Ident, Lit, LitStr, Result, Token, bracketed, parenthesized};
 pub struct Attribute {
     /// `id = "cpu.norm.rms"`, which every kernel has.
     pub id: LitStr,
-    /// `operation = "norm.rms"`: the operation by name, in the catalogue or in `schema`.
+    /// `operation = "norm.rms"`: the operation by name, in the catalog or in `schema`.
     pub operation: Option<LitStr>,
-    /// `schema = "path.yaml"`: the file of an operation that is not in the catalogue.
+    /// `schema = "path.yaml"`: the file of an operation that is not in the catalog.
     pub schema: Option<LitStr>,
     /// `specialized = "attention.standard.decode"`: a specialization of the operation, whose calls the kernel also runs.
     pub specialized: Option<LitStr>,

@@ -22,13 +22,13 @@ use names::OperationNames;
 /// One operation as Rust: types, validation, context, kernel trait and dispatch.
 ///
 /// `yaml` is an expression of type `&'static str` that gives the schema's text (usually an `include_str!`); `path` names it in messages.
-/// `catalogue` contains all operations that are generated together: the module of an operation contains those of its
+/// `catalog` contains all operations that are generated together: the module of an operation contains those of its
 /// specializations, which are only what differs.
-pub fn tokens(operation: &Operation, catalogue: &[Operation], path: &str, yaml: &TokenStream) -> TokenStream {
+pub fn tokens(operation: &Operation, catalog: &[Operation], path: &str, yaml: &TokenStream) -> TokenStream {
     if let Some(relation) = &operation.specializes {
-        return emit::specialization::tokens(operation, relation, catalogue, path, yaml);
+        return emit::specialization::tokens(operation, relation, catalog, path, yaml);
     }
-    let specializations = &emit::specialization::of(operation, catalogue);
+    let specializations = &emit::specialization::of(operation, catalog);
     let info = info(operation, path, yaml, None);
     let op = emit::op::tokens(operation, specializations);
     let validate = emit::validate::tokens(operation, specializations);
@@ -161,7 +161,7 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
         emit::protocol::file(&operations),
     );
     files.insert("bindings/python/python/layerzero/_torch_ops.py".to_owned(), emit::torch::file(&operations));
-    files.insert("lz-macros/src/generated.rs".to_owned(), rust_file(every, emit::catalogue::tokens(sources)));
+    files.insert("lz-macros/src/generated.rs".to_owned(), rust_file(every, emit::catalog::tokens(sources)));
     files.insert("docs/ops/README.md".to_owned(), emit::docs::index(&operations));
     files.insert("docs/cpp/README.md".to_owned(), emit::cpp_docs::index(&operations));
     files.insert(

@@ -35,7 +35,7 @@ pub fn read_operation_of(
         message,
     };
     let mut general = None;
-    let schema = lz_schema::load_one_of(path, yaml, crate::reason::catalogue(), |name| {
+    let schema = lz_schema::load_one_of(path, yaml, crate::reason::catalog(), |name| {
         general = find(name);
         general.map(|general| (&*general.path, &*general.yaml))
     })

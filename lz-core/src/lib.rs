@@ -1,7 +1,7 @@
 //! What kernel authors and generated code need: tensors, elements, devices as data, the context of a call, reasons, errors,
 //! arguments, kernel and operation traits, kernel specs, plans, validation, and the contracts of descriptors.
 //!
-//! Never depends on the engine, on SQLite, on file watching, or on threads. Detection of devices is `lz-device`, selection is
+//! Never depends on the engine, on SQLite or on file watching, and starts no threads. Detection of devices is `lz-device`, selection is
 //! `lz-engine`.
 
 #[cfg(target_os = "macos")]

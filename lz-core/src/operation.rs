@@ -107,7 +107,7 @@ impl OperationInfo {
     pub fn schema(&self) -> &Operation {
         self.schema.get_or_init(|| {
             let general = |_: &str| self.general.map(|general| (&*general.path, &*general.yaml));
-            match lz_schema::load_one_of(&self.path, &self.yaml, crate::reason::catalogue(), general) {
+            match lz_schema::load_one_of(&self.path, &self.yaml, crate::reason::catalog(), general) {
                 Ok(operation) => operation,
                 // The generator checked this text, and tests compare its digest.
                 Err(report) => {

@@ -9,9 +9,9 @@ use lz_schema::reasons::Reasons;
 pub use crate::generated::reasons::{ReasonCategory, ReasonCode};
 
 /// The catalog of reason codes, read on first use: only schemas that are read at run time are checked against it.
-pub fn catalogue() -> &'static Reasons {
-    static CATALOGUE: OnceLock<Reasons> = OnceLock::new();
-    CATALOGUE.get_or_init(|| {
+pub fn catalog() -> &'static Reasons {
+    static CATALOG: OnceLock<Reasons> = OnceLock::new();
+    CATALOG.get_or_init(|| {
         match Reasons::load("schemas/reasons.yaml", include_str!("../schemas/reasons.yaml")) {
             Ok(reasons) => reasons,
             // The codes above were generated from this text.

@@ -74,6 +74,6 @@ fn cache_hit_does_not_allocate() {
         .collect();
     assert_eq!(allocations_of(&engine, &contexts[..1]), 0, "one call");
     assert_eq!(allocations_of(&engine, &contexts[7..8]), 0, "one call with a remainder");
-    assert_eq!(allocations_of(&engine, &contexts), 0, "more calls than a thread remembers");
+    assert_eq!(allocations_of(&engine, &contexts), 0, "more calls than the thread cache holds");
     assert!(engine.cached_decisions() > 8);
 }

@@ -76,6 +76,8 @@ impl Drop for MappedFile {
 
 #[cfg(test)]
 mod tests {
+    use lz_test_support::Folder;
+
     use super::*;
 
     /// The resident bytes of mappings of this file.
@@ -89,9 +91,9 @@ mod tests {
 
     #[test]
     fn discarded_bytes_are_read_again() {
-        let path = std::env::temp_dir().join(format!("layerzero-mapped-{}", std::process::id()));
+        let folder = Folder::new();
         let content: Vec<u8> = (0..1 << 20).map(|index: u32| (index % 251) as u8).collect();
-        std::fs::write(&path, &content).unwrap();
+        let path = folder.write("mapped", &content);
         let file = MappedFile::open(&path).unwrap();
         assert_eq!(file.bytes(), content);
         #[cfg(target_os = "linux")]
@@ -110,17 +112,13 @@ mod tests {
         }
         file.discard(Range { start: 9000, end: 10 });
         assert_eq!(file.bytes(), content);
-        drop(file);
-        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
     fn an_empty_file_has_nothing_to_discard() {
-        let path = std::env::temp_dir().join(format!("layerzero-mapped-empty-{}", std::process::id()));
-        std::fs::write(&path, []).unwrap();
-        let file = MappedFile::open(&path).unwrap();
+        let folder = Folder::new();
+        let file = MappedFile::open(&folder.write("empty", [])).unwrap();
         file.discard(0..10);
         assert!(file.bytes().is_empty());
-        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -26,7 +26,7 @@ pub enum DeviceKernel {
     Executor,
 }
 
-/// Who selects kernels of catalogue operations.
+/// Who selects kernels of catalog operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
     /// The engine, as for any call with tensors of the device.

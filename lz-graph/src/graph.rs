@@ -1,6 +1,6 @@
 //! The graph: nodes with one result each, symbolic shapes, constants.
 //!
-//! Calls are operations of the catalogue and primitives; views describe the same memory in another way; everything else (inputs,
+//! Calls are operations of the catalog and primitives; views describe the same memory in another way; everything else (inputs,
 //! constants, sizes, concatenation) is a kind of node of its own. Broadcasting is explicit: an `Expand` view. Nothing here runs.
 
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 
 pub mod artifact;
 pub mod build;
-pub mod catalogue;
+pub mod catalog;
 pub mod compiled;
 pub mod device;
 pub mod dim;

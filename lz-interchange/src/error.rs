@@ -1,4 +1,4 @@
-//! What can be wrong with a `Definition`, or with the wish to have one, as data.
+//! What can be wrong with a `Definition`, or with an operation that is exported as one, as data.
 
 use std::fmt;
 

@@ -161,7 +161,7 @@ fn import_preserves_the_reference_verbatim() {
     for name in ["mla_paged_decode_h4_ckv32_kpe8_ps1.json", "top_p_sampling_v1000.json", "rmsnorm_h64.json"] {
         let json = text(&fixtures().join(name));
         let (operation, _) = round_trip(&json, name);
-        let memory = operation.definition.expect("imported schemas remember");
+        let memory = operation.definition.expect("imported schemas keep the definition");
         assert_eq!(memory.reference, read(&json, name).expect("it is right").reference);
     }
 }
@@ -199,7 +199,7 @@ fn options_of_first_workload(operation: &Operation, rank_one_only: bool) -> Expo
     choice
 }
 
-fn catalogue() -> SchemaSet {
+fn catalog() -> SchemaSet {
     let paths = files(&root().join("schemas/ops"), "yaml");
     let named = paths.iter().map(|path| {
         let shown = path.strip_prefix(root()).expect("inside").to_string_lossy().replace('\\', "/");
@@ -215,7 +215,7 @@ fn has_only_tensors(operation: &Operation) -> bool {
 
 #[test]
 fn all_tensor_operations_round_trip() {
-    let set = catalogue();
+    let set = catalog();
     let tensors: Vec<&Operation> =
         set.operations.iter().filter(|operation| has_only_tensors(operation)).collect();
     assert!(tensors.len() >= 30);
@@ -241,7 +241,7 @@ fn all_tensor_operations_round_trip() {
 
 #[test]
 fn operations_on_strings_cannot_be_exported() {
-    let set = catalogue();
+    let set = catalog();
     let others = set.operations.iter().filter(|operation| !has_only_tensors(operation));
     let refused = others.map(|operation| export(operation, &ExportOptions::default()));
     let refused: Vec<_> = refused.collect();
@@ -251,8 +251,8 @@ fn operations_on_strings_cannot_be_exported() {
 
 fn exported(operation: &str, axes: &[(&str, i64)]) -> Result<String, ExportError> {
     let axes = axes.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect();
-    let set = catalogue();
-    let operation = set.get(operation).expect("it is in the catalogue");
+    let set = catalog();
+    let operation = set.get(operation).expect("it is in the catalog");
     export(operation, &ExportOptions { axes, ..ExportOptions::default() })
 }
 
@@ -269,8 +269,8 @@ fn export_of_inputs_changed_in_place() {
 
 #[test]
 fn invalid_export_options_are_reported() {
-    let set = catalogue();
-    let operation = set.get("attention.gqa.decode.paged").expect("it is in the catalogue");
+    let set = catalog();
+    let operation = set.get("attention.gqa.decode.paged").expect("it is in the catalog");
     let one = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
     let axes = |axes: &[(&str, i64)]| ExportOptions {
         axes: axes.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect(),
@@ -300,8 +300,8 @@ fn invalid_export_options_are_reported() {
 
 #[test]
 fn layout_selects_the_shape() {
-    let set = catalogue();
-    let operation = set.get("attention.gqa.decode.paged").expect("it is in the catalogue");
+    let set = catalog();
+    let operation = set.get("attention.gqa.decode.paged").expect("it is in the catalog");
     let choice = ExportOptions {
         cases: BTreeMap::from([("layout".to_owned(), "HND".to_owned())]),
         ..ExportOptions::default()

@@ -1,5 +1,6 @@
-//! The generator for crates outside of this repository: [`operation!`] and [`macro@kernel`]. All logic is in
-//! `lz-codegen`; this crate reads files and passes tokens on.
+#![doc = include_str!("../README.md")]
+//!
+//! All logic is in `lz-codegen`; this crate reads files and passes tokens on.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,9 +18,8 @@ use generated::{REASONS, SCHEMAS};
 
 /// One operation from its schema: `operation!("ops/scale_add.yaml")`, from the folder of the crate's `Cargo.toml`.
 ///
-/// Expands to what `cargo xtask codegen` writes for an operation of the catalogue. Give each operation a module of its own.
-///
-#[doc = include_str!("../example.md")]
+/// Expands to what `cargo xtask codegen` writes for an operation of the catalog. Give each operation a module of its own, as the
+/// example of the [crate] does.
 #[proc_macro]
 pub fn operation(input: TokenStream) -> TokenStream {
     let written = parse_macro_input!(input as LitStr);
@@ -34,7 +34,7 @@ pub fn operation(input: TokenStream) -> TokenStream {
 /// On `impl SomeKernel for X`: adds a `spec()` that was checked against the operation's schema, and an `entry()` for registries.
 ///
 /// `#[kernel(id = "mine.norm.rms", operation = "norm.rms", limits("hidden % 8 == 0" => HEAD_DIM_ALIGNMENT), dtypes(T = [f32]))]`;
-/// an operation that is not in the catalogue is named by `schema = "ops/scale_add.yaml"`. `specialized = "…"` names a
+/// an operation that is not in the catalog is named by `schema = "ops/scale_add.yaml"`. `specialized = "…"` names a
 /// specialization of the operation and adds a `specialized()`: the entry of the same kernel for its calls. The trait of the
 /// specialization's kernels must be in scope.
 #[proc_macro_attribute]
@@ -43,7 +43,7 @@ pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
     let attribute = syn::parse::<Attribute>(attribute);
     let checked = attribute.and_then(|attribute| {
         let operation = find(&attribute)?;
-        let special = attribute.specialized.as_ref().map(in_catalogue).transpose()?;
+        let special = attribute.specialized.as_ref().map(in_catalog).transpose()?;
         lz_codegen::emit::spec::tokens(&attribute, &operation, special.as_ref(), &reasons()?, &item)
     });
     // The `impl` is kept even if the attribute is wrong, so that its own mistakes are reported as well.
@@ -51,7 +51,7 @@ pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
     quote! { #item #added }.into()
 }
 
-/// The operation that an attribute names, in the catalogue or in a file.
+/// The operation that an attribute names, in the catalog or in a file.
 fn find(attribute: &Attribute) -> Result<Operation, Error> {
     let wanted = attribute.operation.as_ref();
     if let Some(path) = &attribute.schema {
@@ -64,11 +64,11 @@ fn find(attribute: &Attribute) -> Result<Operation, Error> {
     let Some(name) = wanted else {
         return Err(error(&attribute.id, "a kernel needs `operation = \"…\"` or `schema = \"….yaml\"`"));
     };
-    in_catalogue(name)
+    in_catalog(name)
 }
 
-/// The operation of the catalogue with this name.
-fn in_catalogue(name: &LitStr) -> Result<Operation, Error> {
+/// The operation of the catalog with this name.
+fn in_catalog(name: &LitStr) -> Result<Operation, Error> {
     let value = name.value();
     let schema =
         |name: &str| SCHEMAS.iter().find(|(known, ..)| *known == name).map(|(_, path, text)| (*path, *text));
@@ -78,7 +78,7 @@ fn in_catalogue(name: &LitStr) -> Result<Operation, Error> {
             || "; other operations need `schema = \"….yaml\"`".to_owned(),
             |near| format!("; did you mean `{near}`?"),
         );
-        return Err(error(name, format!("the catalogue has no operation `{value}`{hint}")));
+        return Err(error(name, format!("the catalog has no operation `{value}`{hint}")));
     };
     lz_schema::load_one_of(path, text, &reasons()?, schema).map_err(|report| error(name, report))
 }

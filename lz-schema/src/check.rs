@@ -150,7 +150,7 @@ impl Checker<'_> {
             self.sink
                 .error(Code::UnknownReason, code.span, format!("unknown reason code `{}`", code.value))
                 .suggest(near)
-                .note("reason codes are defined in `schemas/reasons.yaml`");
+                .note("`lz docs operating` lists all reason codes");
         }
         let check = self.expression(raw.check.as_ref()?, ExprContext::Constraint, &Type::Bool)?;
         Some(Constraint {

@@ -293,6 +293,18 @@ template <class Error> void refused(std::string_view expected, const auto &call)
     }
 }
 
+void vocabularies() {
+    const lz::Tokenizer tokenizer = lz::Tokenizer::from_json(bytes);
+    CHECK(tokenizer.vocab_size() == 5);
+    CHECK(tokenizer.id_to_token(0) == "<end>" && tokenizer.id_to_token(2) == "b");
+    CHECK(!tokenizer.id_to_token(5) && !tokenizer.id_to_token(-1));
+    CHECK(tokenizer.token_to_id("b") == 2 && !tokenizer.token_to_id("c"));
+    const std::vector<std::string_view> texts = {"ab", "", "\xc3\xbc<end>"};
+    CHECK(lz::count_tokens(lz::Engine(), tokenizer, texts) == std::vector<std::size_t>({2, 0, 3}));
+    CHECK(lz::Tokenizer::from_encoding("r50k_base").vocab_size() == 50257);
+    refused<lz::ConfigurationError>("expected one of", [] { (void)lz::Tokenizer::from_encoding("r50k"); });
+}
+
 void flat_batches() {
     const lz::Engine engine;
     const lz::Tokenizer tokenizer = lz::Tokenizer::from_json(bytes);
@@ -1024,6 +1036,7 @@ int main() {
     quantized_models();
     special_tokens();
     stated_truncation();
+    vocabularies();
     flat_batches();
     streamed_texts();
     chat_templates();

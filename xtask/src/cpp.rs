@@ -144,23 +144,15 @@ struct Build<'a> {
 }
 
 impl Build<'_> {
-    /// Compiles sources in parallel, with one precompiled header for all of them.
+    /// Compiles sources in parallel.
     fn compile(&self, sources: &[&str]) -> Result<()> {
-        let headers = self.folder.join(self.name);
-        fs::create_dir_all(&headers)?;
-        let all = "all.hpp";
-        let source = text(&headers.join(all));
-        fs::write(&source, "#include <layerzero/layerzero.hpp>\n")?;
-        let precompiled = format!("{source}.gch");
-        let mut arguments = self.arguments();
-        arguments.extend(["-x", "c++-header", &source, "-o", &precompiled]);
-        command::run(self.root, "g++", &arguments)?;
-        let folder = text(&headers);
+        fs::create_dir_all(self.folder.join(self.name))?;
         let compile_one = |source: &str| {
             let object = text(&self.object(source));
-            // GCC uses a precompiled header only if it is the first include.
-            let mut arguments = vec!["-I", &folder, "-include", all];
-            arguments.extend(self.arguments());
+            let mut arguments =
+                vec!["-std=c++20", "-I", "bindings/cpp/include", "-I", "runtime/plugin/include"];
+            arguments.extend(WARNINGS);
+            arguments.extend(self.flags);
             arguments.extend(["-c", source, "-o", &object]);
             command::run(self.root, "g++", &arguments)
         };
@@ -189,13 +181,6 @@ impl Build<'_> {
     fn object(&self, source: &str) -> PathBuf {
         let stem = Path::new(source).file_stem().unwrap_or_default();
         self.folder.join(self.name).join(stem).with_extension("o")
-    }
-
-    fn arguments(&self) -> Vec<&str> {
-        let mut arguments = vec!["-std=c++20", "-I", "bindings/cpp/include", "-I", "runtime/plugin/include"];
-        arguments.extend(WARNINGS);
-        arguments.extend(self.flags);
-        arguments
     }
 }
 

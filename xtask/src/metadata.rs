@@ -43,18 +43,62 @@ pub fn read(root: &Path) -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("parsing the output of cargo metadata")
 }
 
-/// The members of the workspace that others may depend on: name and folder. Tests, benchmarks and xtask have `publish = false`.
-pub fn libraries(metadata: &Value) -> Vec<(String, PathBuf)> {
+/// A member of the workspace.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// Its name.
+    pub name: String,
+    /// The folder of its manifest.
+    pub folder: PathBuf,
+    /// Whether others may depend on it. Tests, benchmarks and xtask have `publish = false`.
+    pub is_library: bool,
+    /// What its manifest lacks to be published, one sentence each.
+    pub missing: Vec<String>,
+}
+
+/// The members of the workspace, sorted by name.
+pub fn members(metadata: &Value) -> Vec<Member> {
     let members: BTreeSet<&str> = list(&metadata["workspace_members"]).filter_map(Value::as_str).collect();
-    let mut found: Vec<(String, PathBuf)> = list(&metadata["packages"])
-        .filter(|package| members.contains(text(&package["id"])) && package["publish"].is_null())
+    let packages = list(&metadata["packages"]).filter(|package| members.contains(text(&package["id"])));
+    let mut found: Vec<Member> = packages
         .filter_map(|package| {
-            let folder = Path::new(text(&package["manifest_path"])).parent()?;
-            Some((text(&package["name"]).to_owned(), folder.to_owned()))
+            let folder = Path::new(text(&package["manifest_path"])).parent()?.to_owned();
+            let missing = missing(package, &folder);
+            let is_library = package["publish"].is_null();
+            Some(Member { name: text(&package["name"]).to_owned(), folder, is_library, missing })
         })
         .collect();
-    found.sort();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
     found
+}
+
+/// The members of the workspace that others may depend on, sorted by name.
+pub fn libraries(metadata: &Value) -> Vec<Member> {
+    members(metadata).into_iter().filter(|member| member.is_library).collect()
+}
+
+/// What a manifest lacks that users of a registry see. `repository` is not required: there is no public address yet.
+fn missing(package: &Value, folder: &Path) -> Vec<String> {
+    let mut missing = Vec::new();
+    for key in ["description", "license", "readme", "rust_version"] {
+        if text(&package[key]).is_empty() {
+            missing.push(format!("`{}` is missing", key.replace('_', "-")));
+        }
+    }
+    for key in ["keywords", "categories"] {
+        // The registry accepts five.
+        if !(1..=5).contains(&list(&package[key]).count()) {
+            missing.push(format!("`{key}` needs one to five entries"));
+        }
+    }
+    if list(&package["metadata"]["docs"]["rs"]["targets"]).next().is_none() {
+        missing.push("`package.metadata.docs.rs` names no `targets`".to_owned());
+    }
+    let readme = std::fs::read_to_string(folder.join(text(&package["readme"]))).unwrap_or_default();
+    if !readme.contains("```") {
+        missing.push("its readme has no example".to_owned());
+    }
+    missing
 }
 
 /// The third-party packages that the distributed crates link, sorted.
@@ -119,4 +163,34 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use lz_test_support::Folder;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn incomplete_manifests_are_found() {
+        let folder = Folder::new();
+        folder.write("README.md", "# lz-demo\n\n```rust\nlz_demo::run();\n```\n");
+        let complete = json!({
+            "description": "A demo.", "license": "Apache-2.0", "readme": "README.md", "rust_version": "1.95",
+            "keywords": ["demo"], "categories": ["science"],
+            "metadata": {"docs": {"rs": {"targets": ["x86_64-unknown-linux-gnu"]}}},
+        });
+        assert_eq!(missing(&complete, folder.path()), [""; 0]);
+        for key in ["description", "license", "rust_version", "keywords", "categories", "metadata"] {
+            let mut package = complete.clone();
+            package[key] = Value::Null;
+            assert_eq!(missing(&package, folder.path()).len(), 1, "{key}");
+        }
+        let mut package = complete.clone();
+        package["keywords"] = json!(["a", "b", "c", "d", "e", "f"]);
+        assert_eq!(missing(&package, folder.path()), ["`keywords` needs one to five entries"]);
+        folder.write("README.md", "# lz-demo\n");
+        assert_eq!(missing(&complete, folder.path()), ["its readme has no example"]);
+    }
 }

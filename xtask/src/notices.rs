@@ -100,6 +100,8 @@ fn texts_of(package: &Package, under_apache: bool) -> Result<Vec<PathBuf>> {
 
 #[cfg(test)]
 mod tests {
+    use lz_test_support::Folder;
+
     use super::*;
 
     #[test]
@@ -112,10 +114,10 @@ mod tests {
 
     #[test]
     fn texts_that_several_packages_share_are_printed_once() {
-        let folder = std::env::temp_dir().join(format!("lz-notices-{}", std::process::id()));
+        let temporary = Folder::new();
         let package = |name: &str, license: &str, files: &[(&str, &str)]| {
-            let folder = folder.join(name);
-            fs::create_dir_all(&folder).unwrap();
+            let folder = temporary.file(name);
+            fs::create_dir(&folder).unwrap();
             for (file, text) in files {
                 fs::write(folder.join(file), text).unwrap();
             }
@@ -133,7 +135,6 @@ mod tests {
             package("c", "MIT OR Apache-2.0", &[("LICENSE-MIT", "not printed"), ("NOTICE", "notice of c")]),
         ];
         let text = render(&packages, "apache text").unwrap();
-        fs::remove_dir_all(&folder).unwrap();
         assert!(text.contains("## a 1.0.0, b 1.0.0\n\n```text\nshared text\n```"), "{text}");
         assert!(
             text.contains("## c 1.0.0\n\n```text\nnotice of c\n```") && !text.contains("not printed"),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::metadata::Member;
 use crate::{command, files, metadata, notices, python, python_packages};
 
 /// Runs all checks.
@@ -62,7 +63,7 @@ fn crates(root: &Path) -> Result<()> {
     let python = python_packages::ensure_venv(root)?;
     let libraries = metadata::libraries(&metadata::read(root)?);
     ensure!(libraries.len() > 15, "the workspace has only {} libraries", libraries.len());
-    for (name, folder) in &libraries {
+    for Member { name, folder, .. } in &libraries {
         let arguments = ["xtask/src/packages/inspect_crate.py", name, &*folder.to_string_lossy()];
         command::run(root, &python.to_string_lossy(), &arguments)
             .with_context(|| format!("the package of {name} is incomplete"))?;
@@ -75,7 +76,11 @@ fn crates(root: &Path) -> Result<()> {
 /// Packs the crates that others may depend on into `target/package`; returns their names.
 pub fn pack_crates(root: &Path) -> Result<Vec<String>> {
     let libraries = metadata::libraries(&metadata::read(root)?);
-    let names: Vec<String> = libraries.into_iter().map(|(name, _)| name).collect();
+    for library in &libraries {
+        let Member { name, missing, .. } = library;
+        ensure!(missing.is_empty(), "the manifest of {name} is incomplete: {}", missing.join("; "));
+    }
+    let names: Vec<String> = libraries.into_iter().map(|library| library.name).collect();
     // Everything is in Cargo's cache already; online, Cargo would ask the registry again for each crate.
     let mut arguments = vec!["package", "--no-verify", "--allow-dirty", "--locked", "--offline"];
     arguments.extend(names.iter().flat_map(|name| ["--package", name]));

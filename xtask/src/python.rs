@@ -43,7 +43,7 @@ fn install_with(root: &Path, flags: &[&str]) -> Result<PathBuf> {
 
 /// Runs the tests of a folder and prints the slowest ones.
 pub fn pytest(root: &Path, python: &Path, folder: &str, environment: &[(&str, &Path)]) -> Result<()> {
-    // Tests run beside other processes: waiting threads of torch and NumPy must not occupy a core.
+    // Tests run at the same time as other processes: waiting threads of torch and NumPy must not occupy a core.
     let passive = [("OMP_WAIT_POLICY", Path::new("passive")), ("OPENBLAS_NUM_THREADS", Path::new("1"))];
     let environment = [environment, &passive].concat();
     command::run_with(

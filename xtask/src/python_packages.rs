@@ -47,10 +47,18 @@ pub const MODELS: Group = Group {
     packages: &["transformers>=5,<6", "accelerate>=1", "diffusers>=0.42,<0.43", "kernels>=0.17.2,<0.18"],
 };
 
-/// What vLLM imports for its attention backends, besides the packages above. vLLM itself needs its own release of torch.
+/// What vLLM imports for its attention backends and renderers, besides the packages above. vLLM itself needs its own release of torch.
 pub const VLLM_IMPORTS: Group = Group {
     name: "vllm-imports",
-    packages: &["cbor2>=6,<7", "aiohttp>=3.14,<4", "openai>=3,<4", "openai-harmony>=0.0.8,<0.1"],
+    packages: &[
+        "cbor2>=6,<7",
+        "aiohttp>=3.14,<4",
+        "openai>=3,<4",
+        "openai-harmony>=0.0.8,<0.1",
+        "cachetools>=6",
+        "prometheus-client>=0.22,<1",
+        "pybase64>=1.5",
+    ],
 };
 
 /// What SGLang imports for its attention backends, besides the packages above, apart from them: Transformers changes its behavior if some

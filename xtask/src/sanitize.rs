@@ -184,11 +184,14 @@ fn host_target() -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use lz_test_support::Folder;
+
     use super::*;
 
     #[test]
     fn reports_of_errors_are_found_and_warnings_are_not() {
-        let folder = std::env::temp_dir().join(format!("lz-sanitize-{}", std::process::id()));
+        let temporary = Folder::new();
+        let folder = temporary.file("reports");
         let reports = Reports::new(&folder).unwrap();
         let of_process = |number: u32| PathBuf::from(format!("{}.{number}", reports.prefix().display()));
         std::fs::write(of_process(7), "==7==WARNING: AddressSanitizer failed to allocate 0x10 bytes\n")
@@ -199,6 +202,5 @@ mod tests {
         let error = reports.check().unwrap_err().to_string();
         assert!(error.contains("heap-use-after-free"), "{error}");
         Reports::new(&folder).unwrap().check().unwrap();
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -39,7 +39,7 @@ pub mod internals {
     pub use crate::sampling::flat::exp;
 }
 
-/// All kernels of catalogue operations, one entry per instruction set. An explicit list, because registries filled by
+/// All kernels of catalog operations, one entry per instruction set. An explicit list, because registries filled by
 /// the linker are dropped from static libraries.
 pub fn kernels() -> Vec<KernelEntry> {
     let mut kernels = isa::variants![

@@ -15,18 +15,21 @@ use crate::split::{CL100K, GPT2, O200K};
 /// instead of rejected.
 pub fn from_file(path: impl AsRef<Path>, whole_texts: bool) -> Result<Tokenizer, TokenizerError> {
     let path = path.as_ref();
-    let content = read_file(path)?;
+    read(path, &read_file(path)?, whole_texts).map_err(|error| error.in_file(path))
+}
+
+fn read(path: &Path, content: &[u8], whole_texts: bool) -> Result<Tokenizer, TokenizerError> {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    match Format::of(&content, &name) {
+    match Format::of(content, &name) {
         Format::Json => {
             let read = if whole_texts { Tokenizer::whole_texts } else { Tokenizer::from_json };
             // Other JSON files are recognized after the fact, so that a definition is parsed once.
-            read(&content).or_else(|error| other_json(&content, &name, error))
+            read(content).or_else(|error| other_json(content, &name, error))
         }
-        Format::Tiktoken => built_in_ranks(&content),
-        Format::Vocabulary => vocabulary_with_config(&content, path),
-        Format::SentencePiece => Tokenizer::from_sentencepiece(&content),
-        Format::Other(what) => Err(wrong(format!("`{name}` is {what}"))),
+        Format::Tiktoken => built_in_ranks(content),
+        Format::Vocabulary => vocabulary_with_config(content, path),
+        Format::SentencePiece => Tokenizer::from_sentencepiece(content),
+        Format::Other(what) => Err(wrong(what.to_owned())),
     }
 }
 
@@ -46,6 +49,18 @@ impl Format {
         if start.starts_with(b"version https://git-lfs") {
             return Format::Other("a Git LFS pointer, not the file itself; fetch it with `git lfs pull`");
         }
+        if start.trim_ascii_start().is_empty() {
+            return Format::Other("an empty file");
+        }
+        if start.starts_with(b"\xef\xbb\xbf") {
+            return Format::Other("text with a byte-order mark; save it as UTF-8 without one");
+        }
+        let is_page = |tag: &&[u8]| {
+            start.trim_ascii_start().get(..tag.len()).is_some_and(|found| found.eq_ignore_ascii_case(tag))
+        };
+        if [&b"<!doctype"[..], b"<html", b"<?xml"].iter().any(is_page) {
+            return Format::Other("an HTML or XML page, such as the error page of a download");
+        }
         if start.trim_ascii_start().starts_with(b"{") {
             return Format::Json;
         }
@@ -64,7 +79,13 @@ impl Format {
         if name.ends_with(".json") {
             return Format::Json;
         }
-        Format::SentencePiece
+        // A SentencePiece model begins with its list of pieces: field 1 of the message.
+        if name.ends_with(".model") || start.starts_with(b"\x0a") {
+            return Format::SentencePiece;
+        }
+        Format::Other(
+            "a file of an unknown format; expected a tokenizer.json, a SentencePiece model, tiktoken ranks, a tekken.json or a vocab.txt",
+        )
     }
 }
 
@@ -126,7 +147,8 @@ pub fn from_tiktoken(
     pattern: &str,
     special: Vec<(u32, String)>,
 ) -> Result<Tokenizer, TokenizerError> {
-    let ranks = ranks(&read_file(path.as_ref())?)?;
+    let path = path.as_ref();
+    let ranks = ranks(&read_file(path)?).map_err(|error| error.in_file(path))?;
     let expression = match pattern {
         "cl100k_base" => CL100K,
         "o200k_base" | "o200k_harmony" => O200K,
@@ -139,7 +161,7 @@ pub fn from_tiktoken(
 /// Loads JSON that is not a `tokenizer.json`, or says what it is.
 fn other_json(content: &[u8], name: &str, error: TokenizerError) -> Result<Tokenizer, TokenizerError> {
     let Ok(Value::Object(parts)) = serde_json::from_slice(content) else { return Err(error) };
-    if parts.contains_key("config") && parts.get("vocab").is_some_and(Value::is_array) {
+    if parts.contains_key("config") && (parts.contains_key("vocab") || name == "tekken.json") {
         return tekken(&parts);
     }
     let what = if parts.contains_key("model") {
@@ -153,15 +175,15 @@ fn other_json(content: &[u8], name: &str, error: TokenizerError) -> Result<Token
     } else if !parts.is_empty() && parts.values().all(Value::is_u64) {
         "a vocabulary without merges; load the `tokenizer.json` next to it"
     } else {
-        return Err(error);
+        "a JSON object without the key `model`, which every `tokenizer.json` has"
     };
-    Err(wrong(format!("`{name}` is {what}")))
+    Err(wrong(what.to_owned()))
 }
 
 /// The tokenizer of a `tekken.json` (Mistral). Ids of special tokens come first, then the ranks. Like the library of its authors, it never
 /// takes special tokens from a text, and adds none.
 fn tekken(parts: &Map<String, Value>) -> Result<Tokenizer, TokenizerError> {
-    let missing = |what: &str| wrong(format!("the `tekken.json` has no valid {what}"));
+    let missing = |what: &str| wrong(format!("a `tekken.json` without a valid {what}"));
     let config = &parts["config"];
     let number = |name: &str| {
         let found = config[name].as_u64().and_then(|number| u32::try_from(number).ok());
@@ -217,7 +239,8 @@ pub fn from_vocabulary(
     path: impl AsRef<Path>,
     options: VocabularyOptions,
 ) -> Result<Tokenizer, TokenizerError> {
-    word_piece(&read_file(path.as_ref())?, options)
+    let path = path.as_ref();
+    word_piece(&read_file(path)?, options).map_err(|error| error.in_file(path))
 }
 
 /// Loads a `vocab.txt` with the options in the `tokenizer_config.json` next to it.

@@ -11,7 +11,7 @@ const MIN_BYTES: usize = 512;
 /// Longer phrases are not cached.
 const MAX_PHRASE_BYTES: usize = 4096;
 /// New phrases are computed together up to this many bytes, so that more cache misses overlap.
-const MAX_COMPUTED_BYTES: usize = 2048;
+const MAX_COMPUTED_BYTES: usize = 1 << 14;
 /// Log2 of the number of sets.
 const SET_BITS: u32 = 14;
 /// Maximum bytes of cached text; the cache is cleared beyond it.

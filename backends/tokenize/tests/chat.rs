@@ -1,5 +1,6 @@
 //! Chat templates: where they come from, which one is used, and that none runs without bound.
 
+use lz_test_support::Folder;
 use lz_tokenize::{ChatError, ChatTemplates};
 
 const HELLO: &str = r#"{"messages": [{"role": "user", "content": "Hi <ü>"}], "add_generation_prompt": true}"#;
@@ -49,14 +50,15 @@ fn conversations_are_rendered() {
 
 #[test]
 fn templates_come_from_the_files_of_a_folder() {
-    let folder = std::env::temp_dir().join(format!("lz-chat-{}", std::process::id()));
-    std::fs::create_dir_all(folder.join("additional_chat_templates")).unwrap();
-    let missing = ChatTemplates::from_folder(&folder).unwrap().render(HELLO, None).unwrap_err();
+    let temporary = Folder::new();
+    let folder = temporary.path();
+    std::fs::create_dir(folder.join("additional_chat_templates")).unwrap();
+    let missing = ChatTemplates::from_folder(folder).unwrap().render(HELLO, None).unwrap_err();
     assert!(missing.to_string().contains("has no chat template"), "{missing}");
     let config = r#"{"bos_token": {"content": "<s>"}, "eos_token": "</s>", "pad_token": null,
         "chat_template": [{"name": "default", "template": "{{ bos_token }}A{{ eos_token }}{{ pad_token }}"}, {"name": "tool_use", "template": "{{ tools[0] }}"}]}"#;
     std::fs::write(folder.join("tokenizer_config.json"), config).unwrap();
-    let read = ChatTemplates::from_folder(&folder).unwrap();
+    let read = ChatTemplates::from_folder(folder).unwrap();
     assert_eq!(ChatTemplates::from_config(&read.to_config()).unwrap(), read);
     assert_eq!(read.render(HELLO, None).unwrap(), "<s>A</s>");
     assert_eq!(read.render(r#"{"messages": [], "tools": ["x"], "bos_token": "b"}"#, None).unwrap(), "x");
@@ -66,7 +68,7 @@ fn templates_come_from_the_files_of_a_folder() {
     );
     std::fs::write(folder.join("chat_template.jinja"), "B").unwrap();
     std::fs::write(folder.join("additional_chat_templates/short.jinja"), "C").unwrap();
-    let read = ChatTemplates::from_folder(&folder).unwrap();
+    let read = ChatTemplates::from_folder(folder).unwrap();
     assert_eq!(read.names().collect::<Vec<_>>(), ["default", "short", "tool_use"]);
     assert_eq!(read.render(HELLO, None).unwrap(), "B");
     assert_eq!(read.render(HELLO, Some("short")).unwrap(), "C");
@@ -77,10 +79,9 @@ fn templates_come_from_the_files_of_a_folder() {
         "{unknown}"
     );
     std::fs::write(folder.join("tokenizer_config.json"), "{").unwrap();
-    assert!(matches!(ChatTemplates::from_folder(&folder), Err(ChatError::File(_))));
+    assert!(matches!(ChatTemplates::from_folder(folder), Err(ChatError::File(_))));
     std::fs::write(folder.join("tokenizer_config.json"), r#"{"chat_template": 3}"#).unwrap();
-    assert!(matches!(ChatTemplates::from_folder(&folder), Err(ChatError::File(_))));
-    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(matches!(ChatTemplates::from_folder(folder), Err(ChatError::File(_))));
 }
 
 #[test]

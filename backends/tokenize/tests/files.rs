@@ -1,24 +1,16 @@
 //! Files of every format: hostile ones are refused with a message, within limits of time and memory.
 
-use std::path::PathBuf;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use lz_ops::tokenizer::{Tokenizer, TokenizerError};
+use lz_test_support::Folder;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 /// Loads content as a file of a name; the file is removed again.
 fn load(name: &str, content: &[u8]) -> Result<Tokenizer, TokenizerError> {
-    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let folder: PathBuf = std::env::temp_dir().join(format!("lz-tokenizer-{}-{number}", std::process::id()));
-    std::fs::create_dir(&folder).unwrap();
-    let path = folder.join(name);
-    std::fs::write(&path, content).unwrap();
-    let loaded = lz_tokenize::from_file(&path, false);
-    std::fs::remove_dir_all(&folder).unwrap();
-    loaded
+    let folder = Folder::new();
+    lz_tokenize::from_file(folder.write(name, content), false)
 }
 
 #[track_caller]
@@ -64,12 +56,13 @@ fn tekken_files() {
 #[test]
 fn ranks_and_vocabularies() {
     refused("x.tiktoken", format!("{} 0\n", BASE64.encode([97; 4096])), "4096 bytes");
-    refused("x.tiktoken", "<html>", "line 1 of the ranks");
+    refused("x.tiktoken", "<html>", "an HTML or XML page");
+    refused("x.tiktoken", "no rank", "line 1 of the ranks");
     refused("tokenizer.model", "YQ== 0\nYg== 1\n", "2 tiktoken ranks");
     refused("x.tiktoken", "YQ== 0\nYg== 99999999999\n", "line 2");
     refused("vocab.txt", "[UNK]\n[CLS]\n", "from_vocabulary");
     refused("vocab.txt", [0xff, 0xfe, b'\n'], "from_vocabulary");
-    refused("empty.model", "", "SentencePiece");
+    refused("empty.model", "", "an empty file");
 }
 
 proptest! {

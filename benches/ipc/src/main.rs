@@ -44,10 +44,9 @@ impl Kernel for Touch {
 fn offer() -> Result<WorkerKernels, String> {
     let engine = reference_engine();
     let registry = engine.registry();
-    let catalogue =
-        lz_core::descriptor::Catalogue::new(registry.operations().map(lz_core::OperationInfo::schema));
-    let read =
-        lz_core::descriptor::read("bench", DESCRIPTOR, &catalogue).map_err(|error| error.to_string())?;
+    let catalog =
+        lz_core::descriptor::Catalog::new(registry.operations().map(lz_core::OperationInfo::schema));
+    let read = lz_core::descriptor::read("bench", DESCRIPTOR, &catalog).map_err(|error| error.to_string())?;
     let kernels = read.kernels.into_iter().map(|spec| KernelEntry::new(spec, Touch).of(&NORM_RMS)).collect();
     Ok(WorkerKernels { descriptor: DESCRIPTOR.to_owned(), kernels })
 }

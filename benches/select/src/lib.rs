@@ -5,7 +5,6 @@ pub mod counted;
 pub mod instructions;
 
 use std::error::Error;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,6 +18,7 @@ use lz_engine::evidence::dtypes_text;
 use lz_engine::policy::{Action, Pattern, Policy, Provenance, Rule};
 use lz_ops::{NORM_RMS, NormRms, NormRmsCall, NormRmsKernel, NormRmsOut, norm_rms_into, norm_rms_kernel};
 use lz_perfdb::{EvidenceKey, Measurement, PerfDb, Setting, Timing, unix_now};
+use lz_test_support::Folder;
 
 /// A kernel that does nothing, so that only selection is measured.
 #[derive(Debug)]
@@ -32,7 +32,8 @@ impl NormRmsKernel for NoopKernel {
 
 /// A PerfDB in a temporary folder, which is removed on drop.
 struct Measurements {
-    folder: PathBuf,
+    /// Removed on drop.
+    _folder: Folder,
 }
 
 impl Measurements {
@@ -43,8 +44,8 @@ impl Measurements {
         kernels: &[KernelSpec],
         contexts: &[Context],
     ) -> Result<Measurements, Box<dyn Error>> {
-        let folder = std::env::temp_dir().join(format!("bench-select-{}", std::process::id()));
-        let database = PerfDb::open(folder.join("perf.db")).db;
+        let folder = Folder::new();
+        let database = PerfDb::open(folder.database()).db;
         let device = detect_cpu();
         let mut rows = Vec::new();
         for context in contexts {
@@ -56,13 +57,7 @@ impl Measurements {
         if !engine.attach_perfdb(Arc::new(database), "") {
             return Err("the engine already has a PerfDB attached".into());
         }
-        Ok(Measurements { folder })
-    }
-}
-
-impl Drop for Measurements {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
+        Ok(Measurements { _folder: folder })
     }
 }
 

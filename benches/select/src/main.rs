@@ -133,13 +133,13 @@ fn single(report: &Report, engine: &Engine, args: &[NormRms<'_>]) -> Result<(), 
     report.line("inline hit: check, context and decision", "ns", whole, None);
     let mut four = args.iter().take(4).cycle();
     let cycled_calls = time(100_000, || drop(black_box(four.next().map(|one| call(engine, one)))));
-    report.line("inline hit: 4 calls in turn, with check", "ns", cycled_calls, None);
+    report.line("inline hit: 4 alternating calls, with check", "ns", cycled_calls, None);
 
     let calls: Result<Vec<_>, Error> = args.iter().map(NormRms::check).collect();
     let calls = calls?;
     let mut many = calls.iter().cycle();
     let shared = time(100_000, || drop(black_box(many.next().map(|one| decide(engine, one)))));
-    report.line("shared hit: 64 calls in turn, context and decision", "ns", shared, Some(25.0));
+    report.line("shared hit: 64 alternating calls, context and decision", "ns", shared, Some(25.0));
 
     let by_map: DashMap<Vec<u64>, u32> =
         calls.iter().zip(0..).map(|(one, kernel)| (one.context().words().to_vec(), kernel)).collect();
@@ -147,7 +147,7 @@ fn single(report: &Report, engine: &Engine, args: &[NormRms<'_>]) -> Result<(), 
     let looked_up = time(100_000, || {
         black_box(many.next().and_then(|one| by_map.get(one.context().words()).map(|kernel| *kernel)));
     });
-    report.line("for comparison: 64 calls in turn, context and DashMap lookup", "ns", looked_up, None);
+    report.line("for comparison: 64 alternating calls, context and DashMap lookup", "ns", looked_up, None);
 
     let mut output = vec![0.0f32; first.x.elements() as usize];
     let typed = time(100_000, || drop(black_box(whole_call(engine, black_box(first), &mut output))));

@@ -73,9 +73,9 @@ impl Engine {
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<(), Error> {
         let registry = self.inner.registry();
-        let catalogue = descriptor::Catalogue::new(registry.operations().map(lz_core::OperationInfo::schema));
+        let catalog = descriptor::Catalog::new(registry.operations().map(lz_core::OperationInfo::schema));
         let subject = "a descriptor registered from C++";
-        let descriptor = descriptor::read(subject, descriptor, &catalogue)?;
+        let descriptor = descriptor::read(subject, descriptor, &catalog)?;
         let mut entries: Vec<KernelEntry> = Vec::new();
         let to_error = |reason: Reason| Error::Configuration {
             subject: subject.to_owned(),

@@ -81,12 +81,12 @@ pub fn engine_canaries(engine: &Engine) -> Vec<data::CanaryInfo> {
         .collect()
 }
 
-/// Gives all calls of a kernel to a version.
+/// Routes all calls of a kernel to a version.
 pub fn engine_promote_version(engine: &Engine, version: &str) -> *mut Failure {
     guarded(|| engine.inner.promote_version(version))
 }
 
-/// Gives no calls to a version any more.
+/// Routes no more calls to a version.
 pub fn engine_roll_back_version(engine: &Engine, version: &str) -> *mut Failure {
     guarded(|| engine.inner.roll_back_version(version))
 }

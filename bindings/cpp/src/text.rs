@@ -72,6 +72,36 @@ pub fn tokenizer_parse(handle: &mut TokenizerHandle, json: &[u8], whole_texts: b
     })
 }
 
+/// Loads a built-in encoding of tiktoken by its name.
+pub fn tokenizer_of_encoding(handle: &mut TokenizerHandle, name: &str) -> *mut Failure {
+    guarded(|| {
+        let unknown = || {
+            let known = lz_tokenize::ENCODINGS.join(", ");
+            configuration_error(format!("unknown encoding `{name}`; expected one of {known}"))
+        };
+        let read = lz_tokenize::encoding(name).ok_or_else(unknown)?;
+        handle.tokenizer = Some(read.map_err(|error| tokenizer_error(&error))?);
+        Ok(())
+    })
+}
+
+/// The number of tokens, with added ones; 0 for a tokenizer that was moved from.
+pub fn tokenizer_vocabulary_size(handle: &TokenizerHandle) -> usize {
+    handle.tokenizer.as_ref().map_or(0, tokenizer::Tokenizer::vocabulary_size)
+}
+
+/// Writes the token of an id. Returns whether there is one.
+pub fn tokenizer_token_of(handle: &TokenizerHandle, id: u32, token: &mut String) -> bool {
+    let found = handle.tokenizer.as_ref().and_then(|tokenizer| tokenizer.token_of(id));
+    found.map(|found| *token = found).is_some()
+}
+
+/// Writes the id of a token. Returns whether there is one.
+pub fn tokenizer_id_of(handle: &TokenizerHandle, token: &str, id: &mut u32) -> bool {
+    let found = handle.tokenizer.as_ref().and_then(|tokenizer| tokenizer.id_of(token));
+    found.map(|found| *id = found).is_some()
+}
+
 /// Creates a tokenizer that encodes special tokens in a text as plain text.
 pub fn tokenizer_split_special(handle: &TokenizerHandle, into: &mut TokenizerHandle) -> *mut Failure {
     guarded(|| {

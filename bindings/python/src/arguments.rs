@@ -1,10 +1,12 @@
 //! Arguments of any operation, in schema order: for inspection (`which`, `explain`) and for operations that
-//! are loaded at run time. Catalogue operations have generated code for their calls.
+//! are loaded at run time. Catalog operations have generated code for their calls.
 
 use lz_core::expr::Value;
 use lz_core::{Arg, DType, OperationInfo, Reason, ReasonCode};
+use lz_schema::diagnostics::nearest;
 use lz_schema::model::{Cases, DTypeRef, Input, Kind, Operation, Param, ParamType};
 use pyo3::Bound;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -57,8 +59,20 @@ pub fn match_arguments<'py>(
     let mut out = None;
     let positions = signature_order(schema);
     let unknown = |name: String| {
-        let reason = Reason::new(ReasonCode::UnknownArgument).argument(&name).found(name.clone());
-        validation_error(py, &info.name, reason)
+        let hint = match nearest(&name, names(schema)) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("expected one of {}", names(schema).collect::<Vec<_>>().join(", ")),
+        };
+        let message = format!("{name}: the operation has no argument with this name; {hint}");
+        validation_error(
+            py,
+            &info.name,
+            Reason::new(ReasonCode::UnknownArgument).argument(&name).message(message),
+        )
+    };
+    let multiple = |name: &str| {
+        let function = info.name.replace('.', "_");
+        PyTypeError::new_err(format!("{function}() got multiple values for argument '{name}'"))
     };
     for (number, object) in arguments.iter().enumerate() {
         let slot = positions.get(number).and_then(|&at| objects.get_mut(at));
@@ -70,8 +84,10 @@ pub fn match_arguments<'py>(
             out = Some(object);
             continue;
         }
-        let at = names(schema).position(|known| known == name).ok_or_else(|| unknown(name))?;
-        objects[at] = Some(object);
+        let at = names(schema).position(|known| known == name).ok_or_else(|| unknown(name.clone()))?;
+        if objects[at].replace(object).is_some() {
+            return Err(multiple(&name));
+        }
     }
     let given = |object: Option<Bound<'py, PyAny>>| object.filter(|object| !object.is_none());
     Ok((objects.into_iter().map(given).collect(), given(out)))

@@ -1,7 +1,7 @@
 //! Backends hosted in Python: registering their kernels from a descriptor, and disabling a backend with a
 //! reason.
 
-use lz_core::descriptor::{self, Catalogue};
+use lz_core::descriptor::{self, Catalog};
 use lz_core::{Error, KernelEntry, OperationInfo, Reason, ReasonCode};
 use lz_worker::settings::Origin;
 use pyo3::exceptions::PyValueError;
@@ -31,8 +31,8 @@ fn register_descriptor(
     reference: bool,
 ) -> PyResult<Vec<(String, String)>> {
     let registry = engine()?.registry();
-    let catalogue = Catalogue::new(registry.operations().map(OperationInfo::schema));
-    let read = descriptor::read(path, text, &catalogue).map_err(|error| raise(py, &error.into()))?;
+    let catalog = Catalog::new(registry.operations().map(OperationInfo::schema));
+    let read = descriptor::read(path, text, &catalog).map_err(|error| raise(py, &error.into()))?;
     if entry_point.is_some() {
         worker::refuse_reserved(py, path, &read.backend)?;
     }

@@ -196,7 +196,7 @@ impl<'a, 'py> Frame<'a, 'py> {
     }
 
     /// Borrows an optional tensor that is written in place.
-    #[allow(dead_code, reason = "the catalogue has no such input today, but a schema may")]
+    #[allow(dead_code, reason = "the catalog has no such input today, but a schema may")]
     pub fn optional_writable(
         &mut self,
         name: &'static str,

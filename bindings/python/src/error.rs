@@ -7,6 +7,10 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 
 use lz_core::{Error, Reason, ReasonCode};
 
+/// What pickle stores: the class, and code, argument, axis, required, found and message.
+type Reduced<'py> = (Bound<'py, PyType>, ReasonParts);
+type ReasonParts = (&'static str, Option<String>, Option<String>, Option<String>, Option<String>, String);
+
 /// One reason.
 #[pyclass(name = "Reason", module = "layerzero", frozen, get_all)]
 #[derive(Clone)]
@@ -21,6 +25,24 @@ pub struct PyReason {
 
 #[pymethods]
 impl PyReason {
+    /// For pickle and copies.
+    #[new]
+    fn new(
+        code: &str,
+        argument: Option<String>,
+        axis: Option<String>,
+        required: Option<String>,
+        found: Option<String>,
+        message: String,
+    ) -> PyResult<PyReason> {
+        Ok(PyReason { code: parse_code(code)?.as_str(), argument, axis, required, found, message })
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, PyReason>) -> Reduced<'py> {
+        let PyReason { code, argument, axis, required, found, message } = slf.get().clone();
+        (slf.get_type(), (code, argument, axis, required, found, message))
+    }
+
     fn __repr__(&self) -> String {
         format!("Reason({}: {})", self.code, self.message)
     }
@@ -42,9 +64,11 @@ impl From<&Reason> for PyReason {
 /// A reason for errors that are raised in Python.
 #[pyfunction]
 fn reason(code: &str, message: &str) -> PyResult<PyReason> {
-    let code = ReasonCode::parse(code)
-        .ok_or_else(|| PyValueError::new_err(format!("`{code}` is no reason code")))?;
-    Ok(PyReason::from(&Reason::new(code).message(message)))
+    Ok(PyReason::from(&Reason::new(parse_code(code)?).message(message)))
+}
+
+fn parse_code(code: &str) -> PyResult<ReasonCode> {
+    ReasonCode::parse(code).ok_or_else(|| PyValueError::new_err(format!("`{code}` is not a reason code")))
 }
 
 struct Exceptions {
@@ -162,6 +186,12 @@ pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
         Ok(PyErr::from_value(value))
     };
     build().unwrap_or_else(|error| error)
+}
+
+/// An error of the system with what it is about: the path of a file, or an address.
+#[cold]
+pub fn system_error(subject: impl std::fmt::Display, error: &std::io::Error) -> PyErr {
+    std::io::Error::new(error.kind(), format!("{subject}: {error}")).into()
 }
 
 /// The error of a model that cannot be imported.

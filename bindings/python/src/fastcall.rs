@@ -196,7 +196,7 @@ pub type CallWith = for<'py> unsafe fn(
     *mut ffi::PyObject,
 ) -> PyResult<Bound<'py, PyAny>>;
 
-/// An operation of the catalogue, as generated code describes it.
+/// An operation of the catalog, as generated code describes it.
 pub struct Entry {
     /// The operation.
     pub operation: &'static OperationInfo,

@@ -89,7 +89,7 @@ unsafe extern "C" fn plan(
     unsafe {
         guarded(|py| {
             let entry = entry_of(object);
-            let plan = PyPlan::make(Source::Catalogue(entry), |selection| {
+            let plan = PyPlan::make(Source::Catalog(entry), |selection| {
                 (entry.call_with)(py, selection, arguments, count as usize, keywords)
             })?;
             Ok(Bound::new(py, plan)?.into_any())

@@ -47,6 +47,7 @@ mod text_stream;
 mod token_batch;
 mod token_cache;
 mod token_encode;
+mod token_id;
 mod token_lists;
 mod tokenizers;
 mod torch_attention;

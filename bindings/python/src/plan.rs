@@ -18,7 +18,7 @@ use crate::selection::{PlannedKernel, Selection};
 /// The operation of a plan.
 pub enum Source {
     /// An operation with generated code.
-    Catalogue(&'static Entry),
+    Catalog(&'static Entry),
     /// An operation loaded at run time.
     Read(&'static OperationInfo),
 }
@@ -80,7 +80,7 @@ unsafe extern "C" fn run(
             let plan = plan.get();
             let selection = Selection::Planned(&plan.planned);
             match plan.source {
-                Source::Catalogue(entry) => {
+                Source::Catalog(entry) => {
                     (entry.call_with)(py, selection, arguments, count as usize, keywords)
                 }
                 Source::Read(info) => {

@@ -14,7 +14,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::cuda;
 use crate::dynamic_call::perform;
 use crate::engine::engine;
-use crate::error::raise;
+use crate::error::{raise, system_error};
 use crate::inspect::{context, operation};
 use crate::selection::Selection;
 
@@ -170,7 +170,8 @@ fn perfdb_show(operation_name: Option<String>, kernel: Option<String>, limit: us
 /// Writes measurements to a file, one JSON object per line; returns how many.
 #[pyfunction]
 fn perfdb_export(path: PathBuf) -> PyResult<u64> {
-    let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
+    let file = std::fs::File::create(&path).map_err(|error| system_error(path.display(), &error))?;
+    let mut file = std::io::BufWriter::new(file);
     let done = database()?.export(&Filter::default(), &mut file);
     done.map(|exported| exported.measurements as u64).map_err(|error| PyOSError::new_err(error.to_string()))
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lz_core::descriptor::{self, Catalogue};
+use lz_core::descriptor::{self, Catalog};
 use lz_core::device::Platform;
 use lz_core::spec::{Limit, StrideNeeds};
 use lz_core::{DType, KernelEntry, KernelSpec, OperationInfo, ReasonCode};
@@ -113,9 +113,9 @@ fn register_described_kernel(
     how: &str,
 ) -> PyResult<()> {
     let registry = engine()?.registry();
-    let catalogue = Catalogue::new(registry.operations().map(OperationInfo::schema));
+    let catalog = Catalog::new(registry.operations().map(OperationInfo::schema));
     let path = format!("capabilities of {id}");
-    let read = descriptor::read(&path, descriptor, &catalogue).map_err(|error| raise(py, &error.into()))?;
+    let read = descriptor::read(&path, descriptor, &catalog).map_err(|error| raise(py, &error.into()))?;
     for spec in read.kernels {
         if spec.jit != compile.is_some() {
             let message = "a kernel with the capability `jit` needs the argument `compile`, and only such a kernel takes it";
@@ -172,9 +172,8 @@ fn register_isolated_reference(
     replace: bool,
 ) -> PyResult<()> {
     let info = operation(operation_name)?;
-    let backend = id.split('.').next().unwrap_or(id);
-    worker::refuse_reserved(py, id, backend)?;
-    let mut spec = KernelSpec::new(id, &info.name, backend, "0", Platform::Cpu);
+    // Each reference is its own backend, because the circuit breaker of a backend disables all of its kernels.
+    let mut spec = KernelSpec::new(id, &info.name, id, "0", Platform::Cpu);
     spec.reference = true;
     spec.priority = 0;
     let entry = worker::remote(py, source, spec, info)?;

@@ -83,13 +83,13 @@ fn canaries(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
     Ok(all)
 }
 
-/// Gives all calls of a kernel to a version.
+/// Routes all calls of a kernel to a version.
 #[pyfunction]
 fn promote_version(py: Python<'_>, version: &str) -> PyResult<()> {
     engine()?.promote_version(version).map_err(|error| raise(py, &error))
 }
 
-/// Gives no calls to a version any more.
+/// Routes no more calls to a version.
 #[pyfunction]
 fn roll_back_version(py: Python<'_>, version: &str) -> PyResult<()> {
     engine()?.roll_back_version(version).map_err(|error| raise(py, &error))

@@ -1,4 +1,4 @@
-//! Operations loaded at run time: the same schema language, validation and kernel selection as the catalogue.
+//! Operations loaded at run time: the same schema language, validation and kernel selection as the catalog.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::dynamic_call::call;
 use crate::engine::engine;
-use crate::error::{is_no_kernel, raise};
+use crate::error::{is_no_kernel, raise, system_error};
 use crate::plan::{PyPlan, Source};
 use crate::selection::Selection;
 use crate::split;
@@ -58,7 +58,7 @@ impl PyOperation {
         })
     }
 
-    /// Selects the kernel for calls like this one; see `plan` of catalogue operations.
+    /// Selects the kernel for calls like this one; see `plan` of catalog operations.
     #[pyo3(signature = (*arguments, **keywords))]
     fn plan<'py>(
         &self,
@@ -77,7 +77,7 @@ fn read_operation(py: Python<'_>, path: &str, yaml: &str, replace: bool) -> PyRe
     let info = dynamic::read_operation(path, yaml).map_err(|error| raise(py, &error))?;
     let engine = engine()?;
     let known = engine.registry().operation(&info.name);
-    known.map_or(Ok(()), |known| refuse_catalogue(py, known))?;
+    known.map_or(Ok(()), |known| refuse_catalog(py, known))?;
     match known {
         Some(known) if known.yaml == info.yaml => return Ok(PyOperation { info: known }),
         Some(_) if replace => engine.replace_operation(info),
@@ -87,13 +87,13 @@ fn read_operation(py: Python<'_>, path: &str, yaml: &str, replace: bool) -> PyRe
     Ok(PyOperation { info })
 }
 
-/// Refuses to change an operation of the catalogue or a primitive of graphs: generated code and compiled models rely on them.
-fn refuse_catalogue(py: Python<'_>, info: &'static OperationInfo) -> PyResult<()> {
+/// Refuses to change an operation of the catalog or a primitive of graphs: generated code and compiled models rely on them.
+fn refuse_catalog(py: Python<'_>, info: &'static OperationInfo) -> PyResult<()> {
     let mut built_in = lz_ops::OPERATIONS.iter().copied().chain(lz_primitives::all().iter().copied());
     if !built_in.any(|known| std::ptr::eq(known, info)) {
         return Ok(());
     }
-    let message = "it belongs to the catalogue and can neither be replaced nor unregistered";
+    let message = "it belongs to the catalog and can neither be replaced nor unregistered";
     let error = lz_core::Error::Configuration {
         subject: info.name.to_string(),
         reasons: vec![
@@ -108,7 +108,7 @@ fn refuse_catalogue(py: Python<'_>, info: &'static OperationInfo) -> PyResult<()
 /// Unregisters an operation and its kernels.
 #[pyfunction]
 fn unregister_operation(py: Python<'_>, name: &str) -> PyResult<()> {
-    refuse_catalogue(py, crate::inspect::operation(name)?)?;
+    refuse_catalog(py, crate::inspect::operation(name)?)?;
     engine()?.unregister_operation(name).map_err(|error| raise(py, &error))
 }
 
@@ -126,7 +126,7 @@ type ImportedDefinition = (String, String, Vec<String>, Vec<(String, Option<Stri
 /// The text of a regular file of bounded size.
 #[pyfunction]
 fn read_text_file(path: PathBuf) -> PyResult<String> {
-    Ok(lz_files::read_text(&path, lz_files::MAX_TEXT_BYTES)?)
+    lz_files::read_text(&path, lz_files::MAX_TEXT_BYTES).map_err(|error| system_error(path.display(), &error))
 }
 
 /// The steps of a checked score expression (`lz_core::score_mod::ScoreMod::steps`), for kernels in Python.

@@ -7,6 +7,7 @@ use lz_serve::{Server, Source};
 use pyo3::prelude::*;
 
 use crate::engine::engine;
+use crate::error::system_error;
 
 /// What is served: the engine of this process, with the measurements of a file if one is given, and up to two lockfiles.
 fn source(perfdb: Option<PathBuf>, lockfiles: &[PathBuf]) -> PyResult<Source> {
@@ -54,7 +55,8 @@ impl PyServer {
 #[pyo3(signature = (port, perfdb = None, lockfiles = Vec::new()))]
 fn serve(py: Python<'_>, port: u16, perfdb: Option<PathBuf>, lockfiles: Vec<PathBuf>) -> PyResult<PyServer> {
     let source = source(perfdb, &lockfiles)?;
-    let server = py.detach(|| lz_serve::serve(source, port))?;
+    let server = py.detach(|| lz_serve::serve(source, port));
+    let server = server.map_err(|error| system_error(format!("port {port} of 127.0.0.1"), &error))?;
     Ok(PyServer { url: server.url().to_owned(), server: Mutex::new(server) })
 }
 

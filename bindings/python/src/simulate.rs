@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use lz_core::context::{FieldKind, device_bits};
-use lz_core::descriptor::{self, Catalogue, Descriptor, DescriptorError};
+use lz_core::descriptor::{self, Catalog, Descriptor, DescriptorError};
 use lz_core::device::DeviceSpec;
 use lz_core::fork::Mutex;
 use lz_core::tensor::Device;
@@ -125,12 +125,12 @@ type Descriptors = HashMap<(String, String), Arc<Descriptor>>;
 static DESCRIPTORS: LazyLock<Mutex<Descriptors>> = LazyLock::new(Mutex::default);
 
 /// Reads the descriptor of a backend, once in the life of the process.
-fn read(backend: &DescribedBackend, catalogue: &Catalogue<'_>) -> Result<Arc<Descriptor>, DescriptorError> {
+fn read(backend: &DescribedBackend, catalog: &Catalog<'_>) -> Result<Arc<Descriptor>, DescriptorError> {
     let key = (backend.path.clone(), backend.text.clone());
     if let Some(found) = DESCRIPTORS.lock().get(&key) {
         return Ok(found.clone());
     }
-    let read = Arc::new(descriptor::read(&backend.path, &backend.text, catalogue)?);
+    let read = Arc::new(descriptor::read(&backend.path, &backend.text, catalog)?);
     DESCRIPTORS.lock().insert(key, read.clone());
     Ok(read)
 }
@@ -144,9 +144,9 @@ pub fn engine_on(
 ) -> PyResult<Engine> {
     let simulated = engine.with_device(device);
     let registry = simulated.registry();
-    let catalogue = Catalogue::new(registry.operations().map(OperationInfo::schema));
+    let catalog = Catalog::new(registry.operations().map(OperationInfo::schema));
     for backend in backends {
-        let read = read(&backend, &catalogue).map_err(|error| raise(py, &error.into()))?;
+        let read = read(&backend, &catalog).map_err(|error| raise(py, &error.into()))?;
         let entry = |mut spec: lz_core::KernelSpec| {
             let info = registry.operation(&spec.operation)?;
             spec.reference = backend.reference;

@@ -11,11 +11,12 @@ use lz_ops::tokenizer::{Tokenizer, TokenizerError};
 use lz_tokenize::{ChatError, ChatTemplates, VerificationState};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PySequence, PyString};
+use pyo3::types::{PyBytes, PyDict, PySequence, PyString};
 
 use crate::engine::engine;
 use crate::error::validation_error;
 use crate::text_stream::PyTextStream;
+use crate::token_id::{token_id, type_name};
 
 /// A batch of strings, borrowed from Python.
 ///
@@ -29,17 +30,22 @@ impl<'py> Texts<'py> {
             text.to_str()?;
             return Ok(Texts(vec![text.clone()]));
         }
-        let wrong = || {
+        let wrong = |found: String| {
             let reason = Reason::new(ReasonCode::ArgumentKind)
                 .argument(name)
                 .required("a string or a sequence of strings")
-                .found(object.get_type().to_string());
+                .found(found);
             validation_error(object.py(), operation, reason)
         };
-        let sequence = object.cast::<PySequence>().map_err(|_| wrong())?;
+        if object.is_instance_of::<PyBytes>() {
+            return Err(wrong("bytes".to_owned()));
+        }
+        let sequence = object.cast::<PySequence>().map_err(|_| wrong(type_name(object)))?;
         let mut texts = Vec::with_capacity(sequence.len().unwrap_or(0));
-        for one in sequence.try_iter()? {
-            let text = one?.cast_into::<PyString>().map_err(|_| wrong())?;
+        for (position, one) in sequence.try_iter()?.enumerate() {
+            let text = one?.cast_into::<PyString>().map_err(|error| {
+                wrong(format!("{} at position {position}", type_name(&error.into_inner())))
+            })?;
             // Lone surrogates cannot be encoded as UTF-8; `to_str` raises then.
             text.to_str()?;
             texts.push(text);
@@ -77,11 +83,12 @@ pub struct PyTokenizer {
 impl PyTokenizer {
     /// Loads a `tokenizer.json`, a SentencePiece model, a `tekken.json`, a `vocab.txt` next to its
     /// `tokenizer_config.json`, or the tiktoken ranks of a built-in encoding. The content decides which of
-    /// them a file is. With `whole_texts`, truncation and padding in a `tokenizer.json` are ignored instead of
+    /// them a file is; `path` may also be the folder of the file. With `whole_texts`, truncation and padding in a `tokenizer.json` are ignored instead of
     /// refused.
     #[staticmethod]
     #[pyo3(signature = (path, *, whole_texts=false))]
     fn from_file(py: Python<'_>, path: PathBuf, whole_texts: bool) -> PyResult<PyTokenizer> {
+        let path: PathBuf = py.import("layerzero._tokenize")?.call_method1("file_of", (path,))?.extract()?;
         let folder = path.parent().map(PathBuf::from);
         let loaded = PyTokenizer::load(py, move || lz_tokenize::from_file(path, whole_texts))?;
         Ok(PyTokenizer { folder, ..loaded })
@@ -146,8 +153,8 @@ impl PyTokenizer {
     }
 
     /// The token of an id; `None` if there is none.
-    fn id_to_token(&self, id: u32) -> Option<String> {
-        self.handle.token_of(id)
+    fn id_to_token(&self, id: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+        Ok(self.handle.token_of(token_id(id, u32::MAX.into())?))
     }
 
     /// The id of a token; `None` if there is none.
@@ -361,7 +368,7 @@ pub fn tokenizer(operation: &str, name: &str, object: &Bound<'_, PyAny>) -> PyRe
             let reason = Reason::new(ReasonCode::ArgumentKind)
                 .argument(name)
                 .required("a layerzero.Tokenizer, or the path or name of one")
-                .found(object.get_type().to_string());
+                .found(type_name(object));
             Err(validation_error(py, operation, reason))
         }
     }

@@ -7,6 +7,9 @@ use lz_tokenize::TextStream;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
+use pyo3::types::PyString;
+
+use crate::token_id::token_id;
 
 /// Decodes ids step by step: each step returns the text that cannot change any more, never half a character.
 #[pyclass(name = "TextStream", module = "layerzero", frozen)]
@@ -14,20 +17,16 @@ pub struct PyTextStream {
     stream: Mutex<TextStream>,
 }
 
-/// One id or several.
-#[derive(FromPyObject)]
-enum Ids {
-    One(u32),
-    Several(Vec<u32>),
-}
-
 #[pymethods]
 impl PyTextStream {
     /// Adds an id or several. Returns the text that they complete; it is empty while a character is incomplete.
-    fn push(&self, py: Python<'_>, ids: Ids) -> PyResult<String> {
-        let ids = match ids {
-            Ids::One(id) => vec![id],
-            Ids::Several(ids) => ids,
+    fn push(&self, py: Python<'_>, ids: &Bound<'_, PyAny>) -> PyResult<String> {
+        let id = |id: &Bound<'_, PyAny>| token_id(id, u32::MAX.into());
+        let ids: Vec<u32> = match ids.try_iter() {
+            Ok(several) if !ids.is_instance_of::<PyString>() => {
+                several.map(|one| id(&one?)).collect::<PyResult<_>>()?
+            }
+            _ => vec![id(ids)?],
         };
         self.locked(py, |stream| {
             let mut text = String::new();

@@ -29,13 +29,22 @@ impl OwnedRows {
     }
 }
 
-fn side(name: &str, value: &str) -> PyResult<Side> {
-    match value {
-        "left" => Ok(Side::Left),
-        "right" => Ok(Side::Right),
-        other => Err(PyValueError::new_err(format!("`{name}` must be \"left\" or \"right\", not {other:?}"))),
-    }
+/// The choice that an option names.
+fn choice<T: Copy>(name: &str, value: &Bound<'_, PyAny>, choices: &[(&str, T)]) -> PyResult<T> {
+    let word: Option<String> = value.extract().ok();
+    let found = choices.iter().find(|(known, _)| word.as_deref() == Some(known));
+    found.map(|(_, choice)| *choice).ok_or_else(|| {
+        let expected: Vec<String> = choices.iter().map(|(known, _)| format!("{known:?}")).collect();
+        PyValueError::new_err(format!("`{name}` must be {}, not {value:?}", expected.join(" or ")))
+    })
 }
+
+const SIDES: [(&str, Side); 2] = [("left", Side::Left), ("right", Side::Right)];
+const TRUNCATIONS: [(&str, Truncation); 3] = [
+    ("longest_first", Truncation::LongestFirst),
+    ("only_first", Truncation::OnlyFirst),
+    ("only_second", Truncation::OnlySecond),
+];
 
 type Matrices<'py> = (usize, usize, [Bound<'py, PyByteArray>; 6]);
 
@@ -52,33 +61,24 @@ fn token_batch<'py>(
     special: bool,
     max_length: Option<usize>,
     stride: usize,
-    truncation: &str,
-    truncation_side: &str,
+    truncation: &Bound<'py, PyAny>,
+    truncation_side: &Bound<'py, PyAny>,
     overflow: bool,
     length: Option<usize>,
     multiple_of: usize,
-    padding_side: &str,
+    padding_side: &Bound<'py, PyAny>,
     pad_id: Option<u32>,
 ) -> PyResult<Matrices<'py>> {
-    let truncation = match truncation {
-        "longest_first" => Truncation::LongestFirst,
-        "only_first" => Truncation::OnlyFirst,
-        "only_second" => Truncation::OnlySecond,
-        other => {
-            let expected = "\"longest_first\", \"only_first\" or \"only_second\"";
-            return Err(PyValueError::new_err(format!("`truncation` must be {expected}, not {other:?}")));
-        }
-    };
     let options = BatchOptions {
         special,
         max_length,
         stride,
-        truncation,
-        truncation_side: side("truncation_side", truncation_side)?,
+        truncation: choice("truncation", truncation, &TRUNCATIONS)?,
+        truncation_side: choice("truncation_side", truncation_side, &SIDES)?,
         overflow,
         padding: length.map_or(Padding::Longest, Padding::Fixed),
         multiple_of,
-        padding_side: side("padding_side", padding_side)?,
+        padding_side: choice("padding_side", padding_side, &SIDES)?,
         pad_id,
     };
     let first = OwnedRows::new(&first)?;

@@ -14,6 +14,7 @@ use crate::operation::python_function;
 use crate::python_kernel::PythonKernel;
 use crate::selection::Selection;
 use crate::text::PyTokenizer;
+use crate::token_id::token_id;
 use crate::token_lists::Lists;
 
 /// Numbers of a kernel: its own memory, or read from an object that a kernel in Python returned.
@@ -259,7 +260,7 @@ fn append_ids(row: &Bound<'_, PyAny>, ids: &mut Vec<i32>) -> PyResult<()> {
         ids.push(match one.extract() {
             Ok(id) => id,
             // Tensors of one element convert to a number.
-            Err(error) => listed(&one)?.extract().map_err(|_| error)?,
+            Err(_) => token_id(&listed(&one)?, i32::MAX as u64)?,
         });
     }
     Ok(())

@@ -94,7 +94,7 @@ struct Overload {
     refuse: Py<PyAny>,
 }
 
-/// Upper limit of overloads; the catalogue has fewer.
+/// Upper limit of overloads; the catalog has fewer.
 const MAX_OVERLOADS: usize = 256;
 
 static OVERLOADS: [OnceLock<Overload>; MAX_OVERLOADS] = [const { OnceLock::new() }; MAX_OVERLOADS];

@@ -15,9 +15,9 @@ use lz_core::{
 };
 use lz_ops::tokenizer::Tokenizer;
 use lz_schema::model::{DTypeRef, Output, ParamType};
-use lz_worker::Worker;
 use lz_worker::serve::{WorkerKernels, serve};
 use lz_worker::settings::{self, Isolation, Origin};
+use lz_worker::{WeakWorker, Worker};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -37,10 +37,10 @@ struct WorkerEntry {
     backend: String,
     /// A module that registers kernels, or `backend:<name>` for an installed backend.
     source: String,
-    worker: Worker,
+    worker: WeakWorker,
 }
 
-/// All workers, including those that are not started yet.
+/// The workers that kernels use, including those that are not started yet. A worker ends with its last kernel.
 static WORKERS: Mutex<Vec<WorkerEntry>> = Mutex::new(Vec::new());
 
 fn workers() -> MutexGuard<'static, Vec<WorkerEntry>> {
@@ -137,7 +137,7 @@ pub fn remote(
 ) -> PyResult<KernelEntry> {
     let known = |all: &[WorkerEntry]| -> Option<Worker> {
         let same = |known: &&WorkerEntry| known.backend == spec.backend && known.source == source;
-        all.iter().find(same).map(|known| known.worker.clone())
+        all.iter().filter(same).find_map(|known| known.worker.upgrade())
     };
     if let Some(worker) = known(&workers()) {
         return Ok(worker.kernel(spec, info));
@@ -147,7 +147,8 @@ pub fn remote(
     let started = start(py, &spec.backend, source)?;
     let mut all = workers();
     let worker = known(&all).unwrap_or_else(|| {
-        let (backend, source, worker) = (spec.backend.clone(), source.to_owned(), started.clone());
+        all.retain(|known| known.worker.upgrade().is_some());
+        let (backend, source, worker) = (spec.backend.clone(), source.to_owned(), started.downgrade());
         all.push(WorkerEntry { backend, source, worker });
         started
     });
@@ -202,14 +203,14 @@ fn serve_plugin(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<()> {
 #[pyfunction]
 fn list_workers() -> Vec<(String, String, Option<i32>, u64)> {
     let all = workers();
-    let rows = all.iter().map(|known| {
-        let worker = &known.worker;
-        (known.backend.clone(), known.source.clone(), worker.process_id(), worker.starts())
+    let rows = all.iter().filter_map(|known| {
+        let worker = known.worker.upgrade()?;
+        Some((known.backend.clone(), known.source.clone(), worker.process_id(), worker.starts()))
     });
     rows.collect()
 }
 
-/// Removes the workers of a backend; they end with their last kernel.
+/// Removes the workers of a backend, so that kernels registered from now on start others.
 pub fn remove_workers(backend: &str) {
     workers().retain(|known| known.backend != backend);
 }

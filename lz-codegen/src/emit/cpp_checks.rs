@@ -32,7 +32,7 @@ pub fn file(operations: &[Operation]) -> String {
 fn one(text: &mut String, operation: &Operation) {
     let (stem, flat) = (camel(&operation.name), operation.flat_name());
     let _ = writeln!(text, "void check_{flat}(const Engines &engines, Case &drawn) {{");
-    let mut initialisers = Vec::new();
+    let mut initializers = Vec::new();
     for field in fields(operation) {
         let (name, value) = match field {
             Field::Input(input) => {
@@ -58,9 +58,9 @@ fn one(text: &mut String, operation: &Operation) {
                 (&param.name, format!("drawn.{read}<{ty}>(\"{}\")", param.name))
             }
         };
-        initialisers.push(format!("        .{name} = {value},"));
+        initializers.push(format!("        .{name} = {value},"));
     }
-    let _ = writeln!(text, "    const lz::ops::{stem} args{{\n{}\n    }};", initialisers.join("\n"));
+    let _ = writeln!(text, "    const lz::ops::{stem} args{{\n{}\n    }};", initializers.join("\n"));
     text.push_str("    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {\n");
     call_that_allocates(text, operation, "*engine", "engine == &engines.reference");
     text.push_str("    }\n");

@@ -317,12 +317,12 @@ fn kernel(text: &mut String, operation: &Operation) {
     );
     let _ =
         writeln!(text, "    template <class Use> static auto with_arguments(const Args &args, Use &&use) {{");
-    let mut initialisers = Vec::new();
+    let mut initializers = Vec::new();
     for field in fields(operation) {
         match field {
             Field::Input(input) => {
                 let (name, ty) = (&input.name, input_type(input));
-                initialisers.push(match (input.kind, input.optional.is_some()) {
+                initializers.push(match (input.kind, input.optional.is_some()) {
                     (Kind::Tensor, true) => format!(
                         ".{name} = args.{name} ? std::optional<{ty}>({ty}::borrow(args.{name})) : std::nullopt"
                     ),
@@ -346,11 +346,11 @@ fn kernel(text: &mut String, operation: &Operation) {
                     ParamType::Bool => format!("args.{name} != 0"),
                     _ => format!("args.{name}"),
                 };
-                initialisers.push(format!(".{name} = {value}"));
+                initializers.push(format!(".{name} = {value}"));
             }
         }
     }
-    let _ = writeln!(text, "        return use({stem}{{{}}});\n    }}", initialisers.join(",\n            "));
+    let _ = writeln!(text, "        return use({stem}{{{}}});\n    }}", initializers.join(",\n            "));
     let slots: Vec<String> = operation
         .outputs
         .iter()
@@ -370,8 +370,10 @@ fn kernel(text: &mut String, operation: &Operation) {
     );
     let _ = writeln!(
         text,
-        "/// A kernel implemented by an object.\ninline Kernel {flat}_kernel(std::string id, std::unique_ptr<const {stem}Kernel> kernel) {{\n    \
-         return lz::detail::make_kernel<detail::{stem}Abi, {stem}Kernel>(std::move(id), std::move(kernel));\n}}\n"
+        "/// A kernel implemented by an object. A template, so that only programs that call it compile it.\n\
+         template <class Abi = detail::{stem}Abi>\n\
+         Kernel {flat}_kernel(std::string id, std::unique_ptr<const {stem}Kernel> kernel) {{\n    \
+         return lz::detail::make_kernel<Abi, {stem}Kernel>(std::move(id), std::move(kernel));\n}}\n"
     );
     let _ = writeln!(
         text,

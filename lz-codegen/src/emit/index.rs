@@ -26,7 +26,7 @@ pub fn modules(operations: &[Operation]) -> TokenStream {
 
         #(pub use #modules::*;)*
 
-        /// Every operation of the catalogue, by name.
+        /// Every operation of the catalog, by name.
         pub static OPERATIONS: [&::lz_core::OperationInfo; #count] = [#(&#modules::#infos),*];
     }
 }

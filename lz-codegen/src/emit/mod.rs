@@ -1,6 +1,6 @@
 //! One file per output. Each turns a checked operation into text or tokens; none reads or writes files.
 
-pub mod catalogue;
+pub mod catalog;
 pub mod context;
 pub mod cpp;
 pub mod cpp_bridge;

@@ -9,12 +9,12 @@ use super::op::{output_kind, written};
 use super::{context, doc, kernel};
 use crate::names::{OperationNames, ident};
 
-/// The special cases of an operation in the order of the catalogue. In generated code they are numbered from 1.
-pub fn of<'a>(general: &Operation, catalogue: &'a [Operation]) -> Vec<&'a Operation> {
+/// The special cases of an operation in the order of the catalog. In generated code they are numbered from 1.
+pub fn of<'a>(general: &Operation, catalog: &'a [Operation]) -> Vec<&'a Operation> {
     let is_special = |operation: &&Operation| {
         operation.specializes.as_ref().is_some_and(|relation| relation.operation == general.name)
     };
-    catalogue.iter().filter(is_special).collect()
+    catalog.iter().filter(is_special).collect()
 }
 
 /// The modules of the special cases, inside that of the general operation.
@@ -31,15 +31,15 @@ pub fn modules(specializations: &[&Operation]) -> TokenStream {
 pub fn tokens(
     operation: &Operation,
     relation: &Specialization,
-    catalogue: &[Operation],
+    catalog: &[Operation],
     path: &str,
     yaml: &TokenStream,
 ) -> TokenStream {
-    let Some(general) = catalogue.iter().find(|other| other.name == relation.operation) else {
+    let Some(general) = catalog.iter().find(|other| other.name == relation.operation) else {
         let message = format!("`{}` is generated without `{}`", operation.name, relation.operation);
         return quote! { compile_error!(#message); };
     };
-    let number = of(general, catalogue).iter().position(|special| special.name == operation.name);
+    let number = of(general, catalog).iter().position(|special| special.name == operation.name);
     let number = Literal::usize_unsuffixed(number.map_or(0, |position| position + 1));
     let names = OperationNames::of(general);
     let info = crate::info(operation, path, yaml, Some(&names.info));

@@ -63,7 +63,7 @@ impl Writer<'_> {
         self.operation.outputs.iter().any(|output| output.when.is_some())
     }
 
-    /// The condition under which the conditional outputs exist; the catalogue has at most one per operation.
+    /// The condition under which the conditional outputs exist; the catalog has at most one per operation.
     fn condition(&self) -> Option<&Typed> {
         self.operation.outputs.iter().find_map(|output| output.when.as_ref())
     }

@@ -8,7 +8,7 @@ use lz_schema::expr::{self, Type};
 use lz_schema::model::{Cases, DTypeRef, Kind, Operation, ParamType, Role};
 use lz_schema::source::{Node, Span};
 
-use super::{Catalogue, Target, catalogue, features};
+use super::{Catalog, Target, catalog, features};
 use crate::contract::{entries, first_line, get, items, text, verbatim};
 use crate::device::Platform;
 use crate::generated::contracts::capabilities_v1 as v1;
@@ -20,16 +20,16 @@ use crate::spec::{DeviceNeeds, KernelSpec, Limit, StrideNeeds};
 pub(super) fn specs(
     capabilities: &v1::Capabilities,
     root: &Node,
-    catalogue: &Catalogue<'_>,
+    catalog: &Catalog<'_>,
     hash: &str,
     sink: &mut Sink,
 ) -> Vec<KernelSpec> {
     let mut specs = Vec::new();
     let mut ids: BTreeMap<&str, Span> = BTreeMap::new();
     for (name, span, list) in get(root, "ops").map(entries).into_iter().flatten() {
-        let targets = catalogue.resolve(name);
+        let targets = catalog.resolve(name);
         if targets.is_empty() {
-            unknown_operation(name, span, catalogue, sink);
+            unknown_operation(name, span, catalog, sink);
         }
         let kernels = capabilities.ops.get(name).map_or(&[][..], Vec::as_slice);
         for (kernel, node) in kernels.iter().zip(items(list)) {
@@ -38,7 +38,7 @@ pub(super) fn specs(
                 sink.error(Code::DuplicateKernel, span, format!("duplicate kernel `{}`", kernel.kernel_id))
                     .also(earlier, "first written here");
             }
-            names_of_fused(node, catalogue, sink);
+            names_of_fused(node, catalog, sink);
             let first = sink.diagnostics.len();
             for target in &targets {
                 let mut reader = Reader {
@@ -74,15 +74,15 @@ fn dedup_diagnostics(sink: &mut Sink, first: usize, targets: &[Target<'_>]) {
     }
 }
 
-fn unknown_operation(name: &str, span: Span, catalogue: &Catalogue<'_>, sink: &mut Sink) {
-    let near = sink.nearest(name, catalogue.names());
+fn unknown_operation(name: &str, span: Span, catalog: &Catalog<'_>, sink: &mut Sink) {
+    let near = sink.nearest(name, catalog.names());
     sink.error(Code::UnknownOperation, span, format!("unknown operation or alias `{name}`")).suggest(near);
 }
 
-fn names_of_fused(node: &Node, catalogue: &Catalogue<'_>, sink: &mut Sink) {
+fn names_of_fused(node: &Node, catalog: &Catalog<'_>, sink: &mut Sink) {
     for item in get(node, "fuses_ops").map_or(&[][..], items) {
-        if let Some(name) = text(item).filter(|name| catalogue.resolve(name).is_empty()) {
-            unknown_operation(name, item.span, catalogue, sink);
+        if let Some(name) = text(item).filter(|name| catalog.resolve(name).is_empty()) {
+            unknown_operation(name, item.span, catalog, sink);
         }
     }
 }
@@ -198,7 +198,7 @@ impl Reader<'_, '_> {
             let required = users.iter().any(|input| self.operation.inputs[*input].optional.is_none());
             let is_mask =
                 users.iter().all(|input| self.operation.inputs[*input].name == "mask") && !users.is_empty();
-            let is_cache = users.iter().any(|input| catalogue::is_cache(self.operation, *input)) && index > 0;
+            let is_cache = users.iter().any(|input| catalog::is_cache(self.operation, *input)) && index > 0;
             let claimed: Vec<DType> = if let Some(own) = self.kernel.dtypes_by_variable.get(&variable.name) {
                 parse(own)
             } else if is_mask {
@@ -453,7 +453,7 @@ impl Reader<'_, '_> {
                 Some(code) => spec.limits.push(Limit { check: limit.check.clone(), code }),
                 None => {
                     let span = get(node, "code").map_or(node.span, |node| node.span);
-                    let near = crate::reason::catalogue().nearest(&limit.code);
+                    let near = crate::reason::catalog().nearest(&limit.code);
                     self.sink
                         .error(Code::UnknownReason, span, format!("unknown reason code `{}`", limit.code))
                         .suggest(near);
@@ -511,7 +511,7 @@ impl Reader<'_, '_> {
     }
 
     fn expression(&mut self, formula: &str, node: &Node, expected: &Type) {
-        let scope = catalogue::scope(self.operation);
+        let scope = catalog::scope(self.operation);
         let Err(errors) = expr::check_expecting(formula, &scope, expected) else { return };
         for error in errors {
             // Spans of a rewritten formula do not match the file; underline all of it.

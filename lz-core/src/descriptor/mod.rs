@@ -3,7 +3,7 @@
 //! A descriptor is accepted as a whole or not at all. An unknown version, an unknown field, a missing limit or a duplicate kernel disables the
 //! backend, and the error lists all problems. Undeclared capabilities are unsupported.
 
-mod catalogue;
+mod catalog;
 mod features;
 mod kernel;
 
@@ -12,8 +12,8 @@ use std::fmt;
 use lz_schema::diagnostics::{Code, Diagnostic, Report, Sink};
 use sha2::{Digest, Sha256};
 
-pub use catalogue::is_cache;
-pub use catalogue::{Catalogue, Target};
+pub use catalog::is_cache;
+pub use catalog::{Catalog, Target};
 
 use crate::contract;
 use crate::device::{Generation, GenerationEntry, InstructionSet, Platform};
@@ -75,7 +75,7 @@ impl From<DescriptorError> for Error {
 }
 
 /// Reads a descriptor; `path` is its name in messages.
-pub fn read(path: &str, text: &str, catalogue: &Catalogue<'_>) -> Result<Descriptor, DescriptorError> {
+pub fn read(path: &str, text: &str, catalog: &Catalog<'_>) -> Result<Descriptor, DescriptorError> {
     let (mut sink, checked) = contract::read(CONTRACT, path, text);
     let Some(checked) = checked else { return Err(reject(path, None, sink)) };
     let backend = contract::get(&checked.root, "backend").and_then(contract::text).map(str::to_owned);
@@ -95,7 +95,7 @@ pub fn read(path: &str, text: &str, catalogue: &Catalogue<'_>) -> Result<Descrip
             return Err(reject(path, backend, sink));
         }
     };
-    let kernels = kernel::specs(&capabilities, &checked.root, catalogue, &hash, &mut sink);
+    let kernels = kernel::specs(&capabilities, &checked.root, catalog, &hash, &mut sink);
     let generations = generations(&capabilities, &checked.root, &mut sink);
     if !sink.diagnostics.is_empty() {
         return Err(reject(path, backend, sink));

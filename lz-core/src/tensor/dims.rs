@@ -116,7 +116,8 @@ impl Deref for Dims {
     #[inline]
     fn deref(&self) -> &[i64] {
         // SAFETY: the first `len` values are initialized, and `len <= MAX_RANK`.
-        unsafe { std::slice::from_raw_parts(self.values.as_ptr().cast(), usize::from(self.len)) }
+        // Every access to a size comes here, and the checks of `from_raw_parts` in the dev profile take a tenth of the time of tests.
+        unsafe { &*std::ptr::slice_from_raw_parts(self.values.as_ptr().cast(), usize::from(self.len)) }
     }
 }
 

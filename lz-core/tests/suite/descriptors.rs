@@ -1,27 +1,27 @@
 //! Capability descriptors: invalid ones disable their backend with an exact diagnostic, valid ones become kernel specs.
 
 use lz_core::ReasonCode;
-use lz_core::descriptor::{self, Catalogue, Descriptor};
+use lz_core::descriptor::{self, Catalog, Descriptor};
 use lz_core::spec::StrideNeeds;
 use lz_test_support::{fixtures, hold, operations};
 
 const PASS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/descriptors/pass");
 const FAIL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/descriptors/fail");
 
-fn catalogue() -> Catalogue<'static> {
-    Catalogue::new(operations().iter().map(|info| info.schema()))
+fn catalog() -> Catalog<'static> {
+    Catalog::new(operations().iter().map(|info| info.schema()))
 }
 
 fn right(name: &str) -> Descriptor {
     let (_, _, text) = fixtures(PASS).into_iter().find(|(_, found, _)| found == name).expect(name);
-    descriptor::read(name, &text, &catalogue()).unwrap_or_else(|error| panic!("{error}"))
+    descriptor::read(name, &text, &catalog()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
 fn each_invalid_descriptor_has_its_diagnostic() {
-    let catalogue = catalogue();
+    let catalog = catalog();
     let count = hold(FAIL, |name, text| {
-        descriptor::read(name, text, &catalogue).err().map(|error| error.report.render())
+        descriptor::read(name, text, &catalog).err().map(|error| error.report.render())
     });
     assert!(count >= 50, "{count} fixtures");
 }
@@ -30,7 +30,7 @@ fn each_invalid_descriptor_has_its_diagnostic() {
 fn disabled_backend_has_reasons() {
     let of = |name: &str| {
         let (_, _, text) = fixtures(FAIL).into_iter().find(|(_, found, _)| found == name).expect(name);
-        let error = descriptor::read(name, &text, &catalogue()).unwrap_err();
+        let error = descriptor::read(name, &text, &catalog()).unwrap_err();
         let codes: Vec<ReasonCode> = error.reasons.iter().map(|reason| reason.code).collect();
         (error.backend.clone(), codes)
     };
@@ -104,11 +104,11 @@ fn undeclared_capabilities_are_unsupported() {
 fn hash_is_independent_of_formatting() {
     let (_, _, text) = fixtures(PASS).into_iter().find(|(_, name, _)| name == "appendix_d.json").unwrap();
     let compact: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let same = descriptor::read("a", &compact.to_string(), &catalogue()).unwrap();
+    let same = descriptor::read("a", &compact.to_string(), &catalog()).unwrap();
     let first = right("appendix_d.json");
     assert_eq!(first.hash, same.hash);
     assert_eq!(first.hash.len(), 64);
-    let other = descriptor::read("a", &text.replace("256", "128"), &catalogue()).unwrap();
+    let other = descriptor::read("a", &text.replace("256", "128"), &catalog()).unwrap();
     assert_ne!(first.hash, other.hash);
     assert_eq!(
         descriptor::combined_hash([first.hash.as_str(), other.hash.as_str()]),
@@ -134,7 +134,7 @@ fn descriptor_report_is_bounded() {
     }
     for wrong in [unknown, keys] {
         let text = serde_json::to_string_pretty(&wrong).expect("it is JSON");
-        let error = descriptor::read("many.json", &text, &catalogue()).expect_err("it is wrong");
+        let error = descriptor::read("many.json", &text, &catalog()).expect_err("it is wrong");
         assert_eq!(error.reasons.len(), lz_schema::diagnostics::MAX_REPORTED);
         let text = error.to_string();
         assert!(text.contains(" more\n") && text.len() < 100_000, "{} bytes", text.len());

@@ -150,7 +150,7 @@ fn free_memory_is_the_minimum_of_kernel_and_cgroups() {
     let nowhere = Path::new("/nonexistent");
     let memory = FreeMemory::at(machine.0.path(), nowhere, nowhere);
     let free = || memory.bytes(&lz_device::detect_cpu());
-    assert_eq!(free(), None, "nobody tells");
+    assert_eq!(free(), None, "no file states it");
     machine.file("proc/meminfo", "MemTotal:       16000 kB\nMemAvailable:    9000 kB\n");
     assert_eq!(free(), Some(9000 << 10));
     // A v2 cgroup; its parent has a lower limit, and reclaimable file pages count as free.

@@ -154,13 +154,15 @@ impl Engine {
 }
 
 impl Shared {
-    /// Warns once about each name of the policy that matches nothing and resembles something registered. Others may belong
-    /// to a backend that is loaded later.
+    /// Warns once about each name of the policy that matches nothing although its backend is registered, or that resembles
+    /// something registered. Others may belong to a backend that is loaded later.
     pub(super) fn warn_about_names(&self, layer: &Layer) {
         let snapshot = self.published.load();
         if snapshot.registry.kernels().next().is_some() {
             let names = unknown_names(layer, &snapshot.registry).into_iter();
-            names.filter(|name| name.near.is_some()).for_each(|name| log::warn_once(&name.to_string()));
+            names
+                .filter(|name| name.backend_registered || name.near.is_some())
+                .for_each(|name| log::warn_once(&name.to_string()));
         }
     }
 

@@ -93,12 +93,12 @@ impl Engine {
         *comparer.0.lock() = comparison;
     }
 
-    /// Gives all calls of a kernel to a version, whatever the settings say.
+    /// Routes all calls of a kernel to a version, whatever the settings say.
     pub fn promote_version(&self, version: &str) -> Result<(), Error> {
         self.decide_version(version, Verdict::Promoted)
     }
 
-    /// Gives no calls to a version any more, whatever the settings say.
+    /// Routes no more calls to a version, whatever the settings say.
     pub fn roll_back_version(&self, version: &str) -> Result<(), Error> {
         self.decide_version(version, Verdict::RolledBack)
     }

@@ -204,11 +204,11 @@ impl Reader<'_> {
     fn lock(&mut self, name: &str, operation: &str, kernel: &str, name_span: Span, span: Span) {
         rules::check_kernel(kernel, span, &mut self.sink);
         let flat = operation.to_ascii_lowercase();
-        let catalogue = self.vocabulary.catalogue();
-        let mut named = catalogue.names().find(|known| known.replace('.', "_") == flat).map(str::to_owned);
+        let catalog = self.vocabulary.catalog();
+        let mut named = catalog.names().find(|known| known.replace('.', "_") == flat).map(str::to_owned);
         if named.is_none() {
             let family = format!("{flat}_");
-            let family = catalogue.names().find(|known| known.replace('.', "_").starts_with(&family));
+            let family = catalog.names().find(|known| known.replace('.', "_").starts_with(&family));
             // The dotted form of the family is the prefix of one of its operations.
             named = family.and_then(|known| known.get(..flat.len())).map(|stem| format!("{stem}.*"));
         }
@@ -219,7 +219,7 @@ impl Reader<'_> {
             }
             None => {
                 let flat_names: Vec<String> =
-                    catalogue.names().map(|known| known.replace('.', "_").to_ascii_uppercase()).collect();
+                    catalog.names().map(|known| known.replace('.', "_").to_ascii_uppercase()).collect();
                 let near = nearest(operation, flat_names.iter().map(String::as_str));
                 let near = near.map(|near| format!("LAYERZERO_LOCK_{near}"));
                 let dotted = Spanned::new(flat, name_span);

@@ -11,7 +11,7 @@ use lz_schema::source::{Source, Span};
 use super::layer::{Layer, list_key};
 use super::rules;
 use super::{ListEntry, Lock, Pattern, Provenance, WithSource};
-use lz_core::descriptor::Catalogue;
+use lz_core::descriptor::Catalog;
 use lz_core::error::Error;
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
@@ -94,8 +94,8 @@ impl Vocabulary {
         Vocabulary { operations: operations.into_iter().collect() }
     }
 
-    pub(super) fn catalogue(&self) -> Catalogue<'static> {
-        Catalogue::new(self.operations.iter().map(|info| info.schema()))
+    pub(super) fn catalog(&self) -> Catalog<'static> {
+        Catalog::new(self.operations.iter().map(|info| info.schema()))
     }
 }
 
@@ -194,7 +194,7 @@ fn layer(
         if let Some(operation) = rule.operation.as_ref().filter(|_| rule.is_lenient)
             && !rules::is_known_operation(&operation.value, vocabulary)
         {
-            let near = sink.nearest(operation.value.trim_end_matches('*'), vocabulary.catalogue().names());
+            let near = sink.nearest(operation.value.trim_end_matches('*'), vocabulary.catalog().names());
             let tail = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
             let name = operation.value.trim_end_matches('*');
             warnings.push(format!(

@@ -171,7 +171,7 @@ pub(super) fn check_operation(name: &Spanned<String>, vocabulary: &Vocabulary, s
         return;
     }
     if pattern.is_exact() {
-        let near = sink.nearest(&name.value, vocabulary.catalogue().names());
+        let near = sink.nearest(&name.value, vocabulary.catalog().names());
         sink.error(Code::UnknownOperation, name.span, format!("unknown operation or alias `{pattern}`"))
             .suggest(near);
     } else {

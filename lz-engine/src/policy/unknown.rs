@@ -15,6 +15,8 @@ pub struct UnknownName {
     pub name: String,
     /// Where it is.
     pub source: Provenance,
+    /// Whether its backend is registered, so that the kernel is not one of a backend that is loaded later.
+    pub backend_registered: bool,
     /// A registered kernel or backend with a similar name.
     pub near: Option<String>,
 }
@@ -41,6 +43,7 @@ pub(crate) fn unknown_names(layer: &Layer, registry: &Registry) -> Vec<UnknownNa
         (!is_known(name, registry)).then(|| UnknownName {
             name: (*name).to_owned(),
             source: (*source).clone(),
+            backend_registered: registry.backend(backend_of(name)).is_some(),
             near: near(name, registry),
         })
     };
@@ -61,10 +64,14 @@ fn named(action: &Action) -> Option<&str> {
 
 fn is_known(name: &str, registry: &Registry) -> bool {
     let pattern = Pattern::new(name);
-    let backend = name.split(['.', '*']).next().unwrap_or(name);
+    let backend = backend_of(name);
     let is_registered = registry.backend(backend).is_some();
     registry.kernels().any(|kernel| pattern.matches_kernel(kernel))
         || !is_registered && BUILT_IN_BACKENDS.contains(&backend)
+}
+
+fn backend_of(name: &str) -> &str {
+    name.split(['.', '*']).next().unwrap_or(name)
 }
 
 fn near(name: &str, registry: &Registry) -> Option<String> {

@@ -52,8 +52,15 @@ pub(super) fn run(engine: &Engine, entries: &[KernelEntry]) -> Result<Trial, Err
     let operation =
         |entry: &KernelEntry| entry.operation.or_else(|| registry.operation(&entry.spec.operation));
     let operations: Vec<&'static OperationInfo> = entries.iter().filter_map(operation).collect();
-    let references = registry.kernels().filter(|entry| {
-        entry.spec.reference && operations.iter().any(|info| info.name == entry.spec.operation.as_str())
+    let is_tried = |known: &KernelEntry| {
+        let matches = |entry: &KernelEntry| {
+            entry.spec.id == known.spec.id && entry.spec.operation == known.spec.operation
+        };
+        entries.iter().any(matches)
+    };
+    let references = registry.kernels().filter(|known| {
+        let of_operation = operations.iter().any(|info| info.name == known.spec.operation.as_str());
+        known.spec.reference && of_operation && !is_tried(known)
     });
     // An engine of its own: nothing that happens here counts in health, metrics or measurements.
     let bench = Engine::new();

@@ -83,7 +83,8 @@ fn policy(
     if let Some((locked, id, source)) = call.lock
         && locked != Some(position)
         && visitor.excluded(|| {
-            Reason::new(ReasonCode::PolicyLockedOther).message(format!("locked to {id} ({source})"))
+            let unknown = if locked.is_none() { ", which is not a kernel of this operation" } else { "" };
+            Reason::new(ReasonCode::PolicyLockedOther).message(format!("locked to {id} ({source}){unknown}"))
         })
     {
         return true;

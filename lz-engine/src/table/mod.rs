@@ -26,7 +26,7 @@ use node::Node;
 use lz_core::context::{Context, Store};
 use lz_core::contract::{self, get, items, text};
 use lz_core::contracts::dispatch_table_v1 as v1;
-use lz_core::descriptor::Catalogue;
+use lz_core::descriptor::Catalog;
 use lz_core::error::Error;
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
@@ -120,8 +120,8 @@ impl DispatchTable {
                 return Err(reject(path, sink));
             }
         };
-        let catalogue = Catalogue::new(operations.iter().map(|info| info.schema()));
-        let mut builder = Builder { operations, catalogue, sink: &mut sink, trees: BTreeMap::new() };
+        let catalog = Catalog::new(operations.iter().map(|info| info.schema()));
+        let mut builder = Builder { operations, catalog, sink: &mut sink, trees: BTreeMap::new() };
         builder.buckets(&checked.root);
         builder.plans(&table, &checked.root);
         builder.trees(&table, &checked.root);
@@ -221,7 +221,7 @@ fn reject(path: &str, sink: Sink) -> TableError {
 
 struct Builder<'a> {
     operations: &'a [&'static OperationInfo],
-    catalogue: Catalogue<'static>,
+    catalog: Catalog<'static>,
     sink: &'a mut Sink,
     trees: BTreeMap<String, Vec<Node>>,
 }
@@ -229,9 +229,9 @@ struct Builder<'a> {
 impl Builder<'_> {
     /// The operations with this name or alias, each with the params that the alias fixes as conditions.
     fn targets(&mut self, name: &str, span: Span) -> Vec<(&'static OperationInfo, Vec<node::Word>)> {
-        let targets = self.catalogue.resolve(name);
+        let targets = self.catalog.resolve(name);
         if targets.is_empty() {
-            let near = self.sink.nearest(name, self.catalogue.names());
+            let near = self.sink.nearest(name, self.catalog.names());
             self.sink
                 .error(Code::UnknownOperation, span, format!("unknown operation or alias `{name}`"))
                 .suggest(near);

@@ -1,6 +1,6 @@
 //! Kernels of capability descriptors in an engine. Whether descriptors are right is tested with `lz-core`.
 
-use lz_core::descriptor::{self, Catalogue};
+use lz_core::descriptor::{self, Catalog};
 use lz_core::{Arg, Kernel, KernelEntry, KernelError, OutArg, Run};
 use lz_engine::Engine;
 use lz_schema::diagnostics::Code;
@@ -24,11 +24,11 @@ impl Kernel for Nothing {
 
 #[test]
 fn engine_accepts_every_descriptor_spec() {
-    let catalogue = Catalogue::new(operations().iter().map(|info| info.schema()));
+    let catalog = Catalog::new(operations().iter().map(|info| info.schema()));
     let all = fixtures(PASS);
     for name in ["appendix_d.json", "everything.json", "norm_rms.json"] {
         let (_, _, text) = all.iter().find(|(_, found, _)| found == name).expect(name);
-        let right = descriptor::read(name, text, &catalogue).unwrap_or_else(|error| panic!("{error}"));
+        let right = descriptor::read(name, text, &catalog).unwrap_or_else(|error| panic!("{error}"));
         for spec in right.kernels {
             let (id, of) = (spec.id.clone(), operation(&spec.operation));
             let engine = Engine::new();

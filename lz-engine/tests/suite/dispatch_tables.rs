@@ -74,7 +74,7 @@ fn table_decides_only_inside_its_buckets() {
     assert_eq!((state.operations, state.stale), (vec!["demo.attend".to_owned()], None));
     for seq in [1, 99, 100, 101, 128, 129, 512] {
         assert_eq!(run(&engine, &shape(seq)).unwrap(), "reference.attend", "{seq}");
-        assert_eq!(run(&engine, &shape(seq)).unwrap(), "reference.attend", "{seq}, remembered");
+        assert_eq!(run(&engine, &shape(seq)).unwrap(), "reference.attend", "{seq}, cached");
     }
     assert_eq!(run(&engine, &shape(513)).unwrap(), "large.attend");
     let inside = engine.explain(attend(), &shape(64).context());

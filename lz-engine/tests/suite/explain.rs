@@ -14,11 +14,11 @@ use lz_engine::policy::{Action, ListEntry, Pattern, Policy, Provenance, Rule};
 struct Known;
 
 impl Evidence for Known {
-    fn findings(&self, _: &EvidenceQuery<'_>, tell: &mut dyn FnMut(&KernelEvidence<'_>)) {
+    fn findings(&self, _: &EvidenceQuery<'_>, visit: &mut dyn FnMut(&KernelEvidence<'_>)) {
         for (kernel, median_ns) in [("flashinfer.attend.fa3", 62_000.0), ("flashinfer.attend.fa2", 71_000.0)]
         {
             let measured = Measured { median_ns, samples: 40, age_seconds: 2 * 86_400, confidence: 0.95 };
-            tell(&KernelEvidence { kernel, version: "1", capabilities_hash: "", measured });
+            visit(&KernelEvidence { kernel, version: "1", capabilities_hash: "", measured });
         }
     }
 }
@@ -107,6 +107,17 @@ fn operation_without_kernels_is_explained() {
     let text = Engine::new().explain(attend(), &Shape::default().context()).to_string();
     assert!(text.contains("no kernel is registered"), "{text}");
     assert!(run(&Engine::new(), &Shape::default()).is_err());
+}
+
+#[test]
+fn a_lock_to_an_unknown_kernel_is_explained() {
+    let engine = engine([spec("a.x")]);
+    engine.lock("demo.attend", "a.y").expect("the operation is known");
+    let explanation = engine.explain(attend(), &Shape::default().context());
+    let why = &explanation.candidate("a.x").expect("it is registered").reasons[0].sentence;
+    assert!(why.contains("a.y") && why.ends_with("which is not a kernel of this operation"), "{why}");
+    let [unknown] = &engine.unknown_names()[..] else { panic!("one name is unknown") };
+    assert!(unknown.name == "a.y" && unknown.backend_registered);
 }
 
 #[test]

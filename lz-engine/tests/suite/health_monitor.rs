@@ -109,7 +109,7 @@ fn probes_decide_and_backoff_grows() {
     assert!(!health.all_closed());
     again.succeeded();
     assert!(health.all_closed() && !health.has_no_records());
-    assert_eq!(health.reliability_penalty(&bad), 20.0, "four openings are remembered");
+    assert_eq!(health.reliability_penalty(&bad), 20.0, "four openings are recorded");
     for _ in 0..20 {
         health.admit(bad).unwrap().succeeded();
     }

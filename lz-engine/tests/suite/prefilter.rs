@@ -90,8 +90,8 @@ fn row(spec: &KernelSpec, shape: &Shape, median_ns: f64, expires_at: Option<u64>
 struct Asked(Arc<StoredEvidence>);
 
 impl Evidence for Asked {
-    fn findings(&self, question: &EvidenceQuery<'_>, tell: &mut dyn FnMut(&KernelEvidence<'_>)) {
-        self.0.findings(question, tell);
+    fn findings(&self, question: &EvidenceQuery<'_>, visit: &mut dyn FnMut(&KernelEvidence<'_>)) {
+        self.0.findings(question, visit);
     }
 }
 

@@ -126,7 +126,7 @@ fn published_values_never_go_back() {
                 let (published, writers) = (Arc::clone(&published), Arc::clone(&writers));
                 thread::spawn(move || {
                     // As in the engine: one writer at a time, numbers in lock order.
-                    let mut next = writers.lock().expect("nobody panics with the lock");
+                    let mut next = writers.lock().expect("no thread panics while it holds the lock");
                     published.replace(state(*next));
                     *next += 1;
                 })

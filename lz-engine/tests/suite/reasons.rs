@@ -264,9 +264,9 @@ fn a_mask_has_its_own_reasons() {
     let text = r#"{"schema_version": "1.0", "backend": "some", "backend_version": "1", "platform": "cpu", "ops":
         {"demo.masked": [{"kernel_id": "some.x", "dtypes": ["f32"], "requires_layouts": ["any"], "supports_attn_mask": true, "supported_attn_mask_types": ["bool"],
         "limits": [{"check": "rows <= 1", "code": "PAGE_SIZE_UNSUPPORTED"}, {"check": "rows == 1", "code": "SEMANTICS_DIFFER"}]}]}}"#;
-    let catalogue = lz_core::descriptor::Catalogue::new([masked().schema()]);
+    let catalog = lz_core::descriptor::Catalog::new([masked().schema()]);
     let described =
-        lz_core::descriptor::read("some.json", text, &catalogue).unwrap_or_else(|error| panic!("{error}"));
+        lz_core::descriptor::read("some.json", text, &catalog).unwrap_or_else(|error| panic!("{error}"));
     let engine = Engine::new();
     let entries = described
         .kernels

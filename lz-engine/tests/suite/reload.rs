@@ -37,9 +37,9 @@ fn valid_file_is_applied_and_an_invalid_one_ignored() {
     assert!(stack.policy().deterministic.value);
 
     // Replaced by renaming, as editors do.
-    let beside = folder.file("layerzero.yaml.new");
-    fs::write(&beside, "deterministic: false\nstrict_mode: true\n").unwrap();
-    fs::rename(&beside, &path).unwrap();
+    let new_file = folder.file("layerzero.yaml.new");
+    fs::write(&new_file, "deterministic: false\nstrict_mode: true\n").unwrap();
+    fs::rename(&new_file, &path).unwrap();
     wait(&outcomes, |outcome| matches!(outcome, Outcome::Applied));
     assert!(stack.policy().strict_mode.value && !stack.policy().deterministic.value);
 

@@ -358,13 +358,13 @@ fn measurements_affect_selection_by_confidence() {
         confidence: f64,
     }
     impl Evidence for Known {
-        fn findings(&self, _: &EvidenceQuery<'_>, tell: &mut dyn FnMut(&KernelEvidence<'_>)) {
+        fn findings(&self, _: &EvidenceQuery<'_>, visit: &mut dyn FnMut(&KernelEvidence<'_>)) {
             for (kernel, median_ns) in [("a.x", self.slower_ns), ("b.x", 100.0)] {
                 let measured =
                     Measured { median_ns, samples: 40, age_seconds: 9, confidence: self.confidence };
-                tell(&KernelEvidence { kernel, version: "1", capabilities_hash: "", measured });
+                visit(&KernelEvidence { kernel, version: "1", capabilities_hash: "", measured });
                 let other = Measured { median_ns: 1.0, ..measured };
-                tell(&KernelEvidence { kernel, version: "another", capabilities_hash: "", measured: other });
+                visit(&KernelEvidence { kernel, version: "another", capabilities_hash: "", measured: other });
             }
         }
     }

@@ -91,7 +91,7 @@ fn tp_invariance_requires_matching_ranks_and_reduction_order() {
         let reasons: Vec<String> = reasons.map(|one| format!("{}: {}", one.code, one.sentence)).collect();
         (ran, reasons)
     };
-    assert_eq!(ask(&Policy::default(), 16).0, "varying.x", "nobody asked for invariance");
+    assert_eq!(ask(&Policy::default(), 16).0, "varying.x", "invariance is not required");
     let (who, reasons) = ask(&invariant, 8);
     assert_eq!(who, "paired.x");
     let order = "REDUCTION_ORDER_MISMATCH: requires tree (default), found ring";
@@ -112,12 +112,12 @@ fn tp_invariance_requires_matching_ranks_and_reduction_order() {
 struct BySize;
 
 impl Evidence for BySize {
-    fn findings(&self, query: &EvidenceQuery<'_>, tell: &mut dyn FnMut(&KernelEvidence<'_>)) {
+    fn findings(&self, query: &EvidenceQuery<'_>, visit: &mut dyn FnMut(&KernelEvidence<'_>)) {
         let is_small = query.bucket == Bucket::of(attend(), &Shape::default().context()).words();
         for (kernel, is_faster) in [("small.x", is_small), ("large.x", !is_small)] {
             let median_ns = if is_faster { 1_000.0 } else { 9_000.0 };
             let measured = Measured { median_ns, samples: 40, age_seconds: 1, confidence: 0.95 };
-            tell(&KernelEvidence { kernel, version: "1", capabilities_hash: "", measured });
+            visit(&KernelEvidence { kernel, version: "1", capabilities_hash: "", measured });
         }
     }
 }
@@ -271,7 +271,7 @@ fn system_memory_is_probed_if_enabled() {
         engine.set_policy(Policy { probe_memory: WithSource::new(probe_memory, "test"), ..policy });
         run(&engine, &Shape::default()).unwrap()
     };
-    assert_eq!(asking(false), "hungry.x", "nobody has said that an exbibyte is too much");
+    assert_eq!(asking(false), "hungry.x", "without a known amount of free memory nothing is excluded");
     assert_eq!(asking(true), "modest.x");
     let explanation = engine.explain(attend(), &Shape::default().context());
     let reason = &explanation.candidate("hungry.x").unwrap().reasons[0];

@@ -151,10 +151,10 @@ fn a_reason_names_the_argument_with_the_wrong_strides() {
 struct Findings(Vec<(&'static str, &'static str, &'static str, f64, f64)>);
 
 impl Evidence for Findings {
-    fn findings(&self, _: &EvidenceQuery<'_>, tell: &mut dyn FnMut(&KernelEvidence<'_>)) {
+    fn findings(&self, _: &EvidenceQuery<'_>, visit: &mut dyn FnMut(&KernelEvidence<'_>)) {
         for &(kernel, version, capabilities_hash, median_ns, confidence) in &self.0 {
             let measured = Measured { median_ns, samples: 40, age_seconds: 9, confidence };
-            tell(&KernelEvidence { kernel, version, capabilities_hash, measured });
+            visit(&KernelEvidence { kernel, version, capabilities_hash, measured });
         }
     }
 }

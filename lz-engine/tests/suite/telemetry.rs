@@ -21,7 +21,7 @@ fn every_call_is_counted_once_on_every_path() {
     assert_eq!((metrics.executions, metrics.failures, metrics.refusals), (1000, 0, 0));
     assert!(metrics.remembered_hits > 900, "{metrics:?}");
     assert_eq!((metrics.active_kernels, metrics.cache_size), (1, 1));
-    assert_eq!(metrics.execution_latency.count, 0, "nobody asked for times");
+    assert_eq!(metrics.execution_latency.count, 0, "execution times are not enabled");
 
     std::thread::scope(|threads| {
         // Joined one by one: the end of a scope does not wait for what threads flush while they end.
@@ -293,7 +293,7 @@ workloads:
 "#;
 
 /// How many of these calls were answered from the thread cache.
-fn remembered(engine: &Engine, operation: &'static OperationInfo, contexts: &[Context]) -> u64 {
+fn thread_cache_hits(engine: &Engine, operation: &'static OperationInfo, contexts: &[Context]) -> u64 {
     let before = engine.metrics().remembered_hits;
     for context in contexts {
         engine.dispatch(operation, context, &mut |_, _| Ok(())).expect("its kernel runs every call");
@@ -313,15 +313,17 @@ fn failure_disables_the_fast_path_of_its_operation_only() {
         plain.set(field.store, DType::F32 as u64);
     }
     let (own, others) = (vec![Shape::default().context(); 200], vec![plain; 200]);
-    assert!(remembered(&engine, attend(), &own) > 150 && remembered(&engine, other, &others) > 150);
+    assert!(
+        thread_cache_hits(&engine, attend(), &own) > 150 && thread_cache_hits(&engine, other, &others) > 150
+    );
     let broken = &mut |_: &KernelEntry, _: &mut Run<'_>| Err(KernelError::failed("broken"));
     engine.dispatch(attend(), &own[0], broken).expect_err("nothing else is there");
     assert_eq!(
-        remembered(&engine, attend(), &own[..2]),
+        thread_cache_hits(&engine, attend(), &own[..2]),
         0,
         "each takes a permit until the failure is forgiven"
     );
-    assert!(remembered(&engine, other, &others) > 150);
+    assert!(thread_cache_hits(&engine, other, &others) > 150);
 }
 
 #[test]
@@ -329,9 +331,9 @@ fn unread_scalars_are_not_part_of_the_key() {
     let scaled = |scale: u32| Shape { scale: f64::from(scale), ..Shape::default() }.context();
     let contexts: Vec<Context> = (0..200).map(scaled).collect();
     let engine = engine([spec("a.x")]);
-    assert!(remembered(&engine, attend(), &contexts) > 150);
+    assert!(thread_cache_hits(&engine, attend(), &contexts) > 150);
     engine.register([entry(spec("b.x").limit("scale < 3", ReasonCode::SeqTooLong))]).expect("it fits");
-    assert!(remembered(&engine, attend(), &contexts) < 10);
+    assert!(thread_cache_hits(&engine, attend(), &contexts) < 10);
 }
 
 #[test]
@@ -346,9 +348,9 @@ fn fallback_kernel_keeps_the_fast_path() {
     }
     let after = engine.metrics();
     assert_eq!(after.selections - before.selections, 300);
-    assert_eq!(after.failures, before.failures, "nobody asks the open circuit");
+    assert_eq!(after.failures, before.failures, "a kernel with an open circuit is not called");
     assert_eq!(
         after.remembered_hits, before.remembered_hits,
-        "what a thread remembers is not looked at for health"
+        "the thread cache is bypassed while a circuit is open"
     );
 }

@@ -199,7 +199,7 @@ fn turn_outlasts_effects_of_the_previous_kernel() {
         engine.tune(attend(), &context, &options, &mut run, &mut go_on).unwrap()
     };
     assert_eq!(tune(Duration::from_millis(20)).best(), Some("ours.x"));
-    assert_eq!(tune(Duration::ZERO).best(), Some("theirs.x"), "it is the turn that tells");
+    assert_eq!(tune(Duration::ZERO).best(), Some("theirs.x"), "the length of a sample decides");
 }
 
 /// A kernel that takes seconds where another takes milliseconds is excluded after the warm-up.

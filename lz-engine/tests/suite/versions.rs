@@ -65,6 +65,17 @@ fn kernels_are_replaced_in_one_step_while_threads_call_them() {
 }
 
 #[test]
+fn a_reference_is_replaced() {
+    let engine = engine([spec("a.x"), spec("reference.x")]);
+    for number in ["2", "2", "3"] {
+        let mut replacement = spec("reference.x");
+        number.clone_into(&mut replacement.version);
+        engine.replace_kernels(vec![entry(replacement)], Duration::ZERO).unwrap();
+        assert_eq!(engine.registry().kernel("reference.x").unwrap().spec.version, number);
+    }
+}
+
+#[test]
 fn an_invalid_kernel_replaces_nothing() {
     let engine = engine([version("a.x", "1"), spec("reference.x")]);
     let generation = engine.generation();

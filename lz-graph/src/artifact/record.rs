@@ -7,7 +7,7 @@ use lz_core::DType;
 use serde::{Deserialize, Serialize};
 
 use super::dims::{DimRecord, from_dim, from_dims, to_dim, to_dims};
-use crate::catalogue;
+use crate::catalog;
 use crate::graph::{
     Call, Constant, Graph, InputInfo, Node, NodeId, NodeKind, Origin, OutputInfo, Param, SizeCheck,
     SymbolInfo, View,
@@ -130,7 +130,7 @@ impl GraphRecord {
     /// Operations that this process does not have, or has with another schema.
     pub fn check_operations(&self) -> Result<(), String> {
         for (name, digest) in &self.operations {
-            match catalogue::find(name) {
+            match catalog::find(name) {
                 None => {
                     return Err(format!("it calls the operation `{name}`, which this release does not have"));
                 }
@@ -214,7 +214,7 @@ impl NodeRecord {
             KindRecord::Constant(index) => NodeKind::Constant(*index),
             KindRecord::Sizes(dims) => NodeKind::Sizes(to_dims(dims, symbols)?),
             KindRecord::Call { operation, params } => {
-                let Some(operation) = catalogue::find(operation) else {
+                let Some(operation) = catalog::find(operation) else {
                     return Err(format!("there is no operation `{operation}`"));
                 };
                 let params = params.iter().map(|record| match record {

@@ -180,7 +180,7 @@ fn what_does_not_fit_this_release_is_refused() {
         "primitive.topq",
         "it calls the operation `primitive.topq`, which this release does not have",
     );
-    let digest = crate::catalogue::find("primitive.topk").unwrap().digest.to_string();
+    let digest = crate::catalog::find("primitive.topk").unwrap().digest.to_string();
     check(&digest, "0", "the operation `primitive.topk` has another schema in this release");
     check("\"symbols\"", "\"symbolz\"", "unknown field `symbolz`");
     // A constant that does not exist, a reference forward, another dtype.

@@ -1,7 +1,7 @@
 //! Builds graphs: the interface of every front end.
 //!
 //! Each function appends nodes and returns the last one. Shapes and dtypes are inferred from schemas. [`Builder::call`] calls any
-//! operation of the catalogue; the other modules have the functions that front ends share, in terms of the primitives.
+//! operation of the catalog; the other modules have the functions that front ends share, in terms of the primitives.
 
 mod data;
 mod math;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use lz_core::{DType, OperationInfo, Tensor};
 use lz_schema::model::ParamType;
 
-use crate::catalogue;
+use crate::catalog;
 use crate::dim::Dim;
 use crate::error::GraphError;
 use crate::graph::{
@@ -210,7 +210,7 @@ impl Builder {
         inputs: &[Option<NodeId>],
         params: &[(&str, ParamValue<'_>)],
     ) -> Result<NodeId, GraphError> {
-        let Some(operation) = catalogue::find(operation) else {
+        let Some(operation) = catalog::find(operation) else {
             return Err(self.error(format!("there is no operation `{operation}`")));
         };
         self.call_operation(operation, inputs, params)

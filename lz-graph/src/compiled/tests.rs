@@ -1,4 +1,5 @@
 use lz_core::{DType, Tensor, TensorView};
+use lz_test_support::Folder;
 
 use super::*;
 use crate::build::Builder;
@@ -215,7 +216,8 @@ fn constants_of_a_device_are_saved_from_copies() {
     let options = Options { optimize: false, ..Options::default() };
     let compiled = CompiledModel::new(&engine(), build.finish().unwrap(), &options).unwrap();
     let index = compiled.graph().constants.iter().position(|one| one.name == "weight").unwrap();
-    let path = std::env::temp_dir().join(format!("lz-device-constants-{}.lz", std::process::id()));
+    let folder = Folder::new();
+    let path = folder.file("model.lz");
     let error = compiled.save(&path).unwrap_err().to_string();
     assert!(error.contains("`weight` is on cuda:0"), "{error}");
     let owned = |tensor| HashMap::from([(index, ConstantData::Owned(std::sync::Arc::new(tensor)))]);
@@ -226,5 +228,4 @@ fn constants_of_a_device_are_saved_from_copies() {
     let loaded = CompiledModel::load(&engine(), &path, &LoadOptions::default()).unwrap();
     let found = loaded.run(input(&[1.0, 2.0, 3.0, 4.0, 0.0, 0.0, 0.0, 2.0])).unwrap();
     assert_eq!(found[0].view().as_slice::<f32>(), Some(&[-3.0, 1.0][..]));
-    std::fs::remove_file(&path).unwrap();
 }

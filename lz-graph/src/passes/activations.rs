@@ -1,4 +1,4 @@
-//! Activations written out: GELU in both forms, SiLU, ReLU; gates; and the catalogue's operations for all of them.
+//! Activations written out: GELU in both forms, SiLU, ReLU; gates; and the catalog's operations for all of them.
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_PI};
 use std::sync::LazyLock;
@@ -64,7 +64,7 @@ fn clamped_at_zero(graph: &Graph, id: NodeId) -> Option<NodeId> {
         .map(|with| with.x)
 }
 
-/// The function and the input of an activation that has no constants of its own: as a primitive or as the catalogue's operation.
+/// The function and the input of an activation that has no constants of its own: as a primitive or as the catalog's operation.
 pub fn plain(graph: &Graph, id: NodeId) -> Option<(&str, NodeId)> {
     let call = graph.node(id).call()?;
     let x = graph.node(id).input(0)?;

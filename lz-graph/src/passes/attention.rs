@@ -280,7 +280,7 @@ fn repeated(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
         .filter_map(|(about, param)| Some((about.name.clone(), param.clone()?)))
         .collect();
     rewriter.rewrite(id, &[keys, values], |build| {
-        let Some(operation) = crate::catalogue::find(GROUPED) else { return Ok(None) };
+        let Some(operation) = crate::catalog::find(GROUPED) else { return Ok(None) };
         let params = operation.schema().params.iter();
         let params = params
             .map(|about| given.iter().find(|(name, _)| *name == about.name).map(|(_, param)| param.clone()));

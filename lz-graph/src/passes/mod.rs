@@ -1,6 +1,6 @@
 //! Passes: rewrites of a graph that keep its values, run to a fixed point.
 //!
-//! Fusion targets are operations of the catalogue, so that selection chooses their kernels. A pass finds structure in the graph and
+//! Fusion targets are operations of the catalog, so that selection chooses their kernels. A pass finds structure in the graph and
 //! replaces nodes through a `Rewriter`, which records what was replaced by what. Each pass can be switched off by its name.
 //! *Invariant:* no pass turns a softmax that is written out into `primitive.softmax` before attention was tried on it.
 

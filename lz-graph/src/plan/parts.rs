@@ -11,7 +11,7 @@ use lz_core::expr::Value;
 use lz_schema::model::ParamType;
 
 use super::{Location, Planner, Rejected, Selector, Step, StepArg};
-use crate::catalogue;
+use crate::catalog;
 use crate::error::GraphError;
 use crate::graph::NodeId;
 
@@ -48,7 +48,7 @@ struct Part {
 impl Part {
     /// A call with these inputs, and default params.
     fn new(name: &str, inputs: &[Operand]) -> Option<Part> {
-        let operation = catalogue::find(name)?;
+        let operation = catalog::find(name)?;
         let mut inputs: Vec<_> = inputs.iter().copied().map(Some).collect();
         inputs.resize(operation.schema().inputs.len(), None);
         Some(Part { operation, inputs, params: vec![None; operation.schema().params.len()] })

@@ -32,7 +32,7 @@ impl Exporter<'_> {
         }
     }
 
-    fn computed(&mut self, wish: &str, value: Option<i64>, text: Option<String>) -> String {
+    fn computed(&mut self, preferred: &str, value: Option<i64>, text: Option<String>) -> String {
         let value = value.filter(|value| *value >= 0);
         let same = |known: &&(String, Axis, Option<String>)| match (&text, &known.2) {
             (Some(text), Some(constraint)) => *constraint == format!("{} == {text}", known.0),
@@ -47,10 +47,12 @@ impl Exporter<'_> {
             named.into_iter().any(|names| names.contains(name))
                 || self.computed.iter().any(|(known, ..)| known == name)
         };
-        let numbered = (2_u64..).map(|number| format!("{wish}_{number}"));
+        let numbered = (2_u64..).map(|number| format!("{preferred}_{number}"));
         // The numbers never end, so there always is a free name.
-        let name =
-            std::iter::once(wish.to_owned()).chain(numbered).find(|name| !taken(name)).unwrap_or_default();
+        let name = std::iter::once(preferred.to_owned())
+            .chain(numbered)
+            .find(|name| !taken(name))
+            .unwrap_or_default();
         let constraint = text.map(|text| format!("{name} == {text}"));
         self.computed.push((
             name.clone(),

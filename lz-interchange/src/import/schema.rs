@@ -177,7 +177,7 @@ fn constraints(plan: &Plan<'_>) -> Vec<String> {
     stated.collect()
 }
 
-/// Tolerances that fit a single rounding of each format, as the catalogue has them.
+/// Tolerances that fit a single rounding of each format, as the catalog has them.
 fn equivalence(definition: &Definition, plan: &Plan<'_>) -> Vec<String> {
     let changed = plan.outputs.iter().filter(|output| output.role == ArgumentRole::InPlace);
     let changed = changed.filter_map(|output| plan.inputs.iter().find(|input| input.name == output.name));

@@ -201,7 +201,7 @@ pub use ssm_scan::*;
 pub use ssm_step::*;
 pub use tokenize_decode::*;
 pub use tokenize_encode::*;
-/// Every operation of the catalogue, by name.
+/// Every operation of the catalog, by name.
 pub static OPERATIONS: [&::lz_core::OperationInfo; 69usize] = [
     &activation_gelu::ACTIVATION_GELU,
     &activation_gelu_mul::ACTIVATION_GELU_MUL,

@@ -92,12 +92,19 @@ pub enum TokenizerError {
         /// The message of the system.
         message: String,
     },
+    /// The content of a file is not a tokenizer that can be loaded.
+    Content {
+        /// The path of the file.
+        path: String,
+        /// What is wrong with its content.
+        error: Box<TokenizerError>,
+    },
     /// The text is not JSON.
     Json {
         /// The syntax error and its location.
         message: String,
     },
-    /// The JSON is not a valid tokenizer definition.
+    /// The content is not a valid tokenizer definition.
     Definition {
         /// What is wrong.
         message: String,
@@ -139,11 +146,12 @@ impl fmt::Display for TokenizerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TokenizerError::Unreadable { path, message } => write!(f, "cannot read `{path}`: {message}"),
+            TokenizerError::Content { path, error } => write!(f, "`{path}`: {error}"),
             TokenizerError::Json { message } => {
                 write!(f, "the tokenizer definition is not valid JSON: {message}")
             }
             TokenizerError::Definition { message } => {
-                write!(f, "the JSON is not a valid tokenizer definition: {message}")
+                write!(f, "not a valid tokenizer definition: {message}")
             }
             TokenizerError::Limit { part, message } => {
                 write!(f, "`{part}` of the tokenizer exceeds a limit: {message}")
@@ -172,6 +180,17 @@ impl fmt::Display for TokenizerError {
 }
 
 impl std::error::Error for TokenizerError {}
+
+impl TokenizerError {
+    /// The same error with the path of the file whose content it is about.
+    #[must_use]
+    pub fn in_file(self, path: &Path) -> TokenizerError {
+        match self {
+            named @ (TokenizerError::Unreadable { .. } | TokenizerError::Content { .. }) => named,
+            error => TokenizerError::Content { path: path.display().to_string(), error: Box::new(error) },
+        }
+    }
+}
 
 impl Tokenizer {
     /// Loads the content of a `tokenizer.json`. A definition with truncation or padding is rejected, because calls encode whole texts.
@@ -234,15 +253,17 @@ impl Tokenizer {
     pub fn from_file(path: impl AsRef<Path>) -> Result<Tokenizer, TokenizerError> {
         let path = path.as_ref();
         let content = read_file(path)?;
-        if path.extension().is_some_and(|extension| extension == "model") {
-            return Tokenizer::from_sentencepiece(&content);
-        }
-        Tokenizer::read(Cow::Owned(content), Settings::Rejected)
+        let read = match path.extension().is_some_and(|extension| extension == "model") {
+            true => Tokenizer::from_sentencepiece(&content),
+            false => Tokenizer::read(Cow::Owned(content), Settings::Rejected),
+        };
+        read.map_err(|error| error.in_file(path))
     }
 
     /// Loads a `tokenizer.json` file like [`Tokenizer::whole_texts`].
     pub fn whole_texts_from_file(path: impl AsRef<Path>) -> Result<Tokenizer, TokenizerError> {
-        Tokenizer::read(Cow::Owned(read_file(path.as_ref())?), Settings::Ignored)
+        let path = path.as_ref();
+        Tokenizer::read(Cow::Owned(read_file(path)?), Settings::Ignored).map_err(|error| error.in_file(path))
     }
 
     /// The same tokenizer for untrusted texts: special tokens in a text are encoded as plain text, so that no text can inject one. The

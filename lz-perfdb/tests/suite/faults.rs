@@ -235,12 +235,12 @@ fn pipes_directories_and_devices_are_rejected() {
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     for suffix in [".lock", "-wal"] {
-        let beside = folder.path().join(format!("perfdb.sqlite{suffix}"));
-        assert!(Command::new("mkfifo").arg(&beside).status().unwrap().success());
+        let pipe = folder.path().join(format!("perfdb.sqlite{suffix}"));
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let file = folder.database();
         let status = at_once(move || PerfDb::open(file).status);
         assert!(matches!(status, OpenStatus::Closed(ClosedReason::Unavailable { .. })), "{status:?}");
-        fs::remove_file(beside).unwrap();
+        fs::remove_file(pipe).unwrap();
     }
     for place in [pipe, folder.path().to_path_buf(), "/dev/zero".into()] {
         let (import, database) = (place.clone(), folder.database());

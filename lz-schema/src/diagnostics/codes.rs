@@ -51,7 +51,7 @@ codes! {
     AliasIsOperation "LZ0108" "An alias has the name of an operation.";
     AliasUnknownParam "LZ0109" "An alias fixes a parameter that the operation does not have.";
     AliasValue "LZ0110" "An alias fixes a parameter to a value that the parameter cannot have.";
-    UnknownReason "LZ0111" "A constraint uses a reason code that `schemas/reasons.yaml` does not define.";
+    UnknownReason "LZ0111" "A constraint uses an unknown reason code; `lz docs operating` lists all.";
     UnknownSemantics "LZ0112" "The key of `semantics` is not one of the allowed keys.";
     SemanticsValue "LZ0113" "The value of a key of `semantics` is not one of the allowed values.";
     UndefinedParam "LZ0114" "The parameter is not defined.";

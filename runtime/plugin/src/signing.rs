@@ -135,33 +135,20 @@ fn read_private(path: &Path) -> Result<SigningKey, SigningError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A path for a key that is removed on drop.
-    struct KeyFile(PathBuf);
+    use lz_test_support::Folder;
 
-    impl KeyFile {
-        fn new(name: &str) -> KeyFile {
-            let path = std::env::temp_dir().join(format!("lz-signing-{}-{name}", std::process::id()));
-            fs::remove_file(&path).ok();
-            KeyFile(path)
-        }
-    }
-
-    impl Drop for KeyFile {
-        fn drop(&mut self) {
-            fs::remove_file(&self.0).ok();
-        }
-    }
+    use super::*;
 
     #[test]
     fn only_the_signed_bytes_are_trusted_and_only_with_the_right_key() {
-        let (ours, other) = (KeyFile::new("ours"), KeyFile::new("other"));
-        let key = create_key(&ours.0).unwrap();
-        let unrelated = create_key(&other.0).unwrap();
-        assert_eq!(public_key(&ours.0).unwrap(), key);
-        let signature = sign(b"measurements", &ours.0).unwrap();
+        let folder = Folder::new();
+        let (ours, other) = (folder.file("ours"), folder.file("other"));
+        let key = create_key(&ours).unwrap();
+        let unrelated = create_key(&other).unwrap();
+        assert_eq!(public_key(&ours).unwrap(), key);
+        let signature = sign(b"measurements", &ours).unwrap();
         assert_eq!(verify(b"measurements", &signature, &[unrelated.clone(), key.clone()]), Ok(()));
         let untrusted = Err(SigningError::Untrusted { keys: 1 });
         assert_eq!(verify(b"measurementz", &signature, std::slice::from_ref(&key)), untrusted);
@@ -173,16 +160,17 @@ mod tests {
 
     #[test]
     fn private_keys_are_protected() {
-        let file = KeyFile::new("protected");
-        create_key(&file.0).unwrap();
-        assert_eq!(fs::metadata(&file.0).unwrap().mode() & 0o777, 0o600);
-        assert!(create_key(&file.0).is_err(), "an existing key is never overwritten");
-        fs::set_permissions(&file.0, fs::Permissions::from_mode(0o644)).unwrap();
-        let error = sign(b"x", &file.0).unwrap_err().to_string();
+        let folder = Folder::new();
+        let file = folder.file("key");
+        create_key(&file).unwrap();
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+        assert!(create_key(&file).is_err(), "an existing key is never overwritten");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        let error = sign(b"x", &file).unwrap_err().to_string();
         assert!(error.contains("chmod 600"), "{error}");
-        fs::write(&file.0, "zz").unwrap();
-        fs::set_permissions(&file.0, fs::Permissions::from_mode(0o600)).unwrap();
-        let error = sign(b"x", &file.0).unwrap_err().to_string();
+        fs::write(&file, "zz").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let error = sign(b"x", &file).unwrap_err().to_string();
         assert!(error.contains("64 hexadecimal digits"), "{error}");
     }
 }

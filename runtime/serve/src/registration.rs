@@ -120,18 +120,16 @@ pub fn program() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn empty_folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("lz-serve-{name}-{}", std::process::id()));
-        fs::remove_dir_all(&folder).ok();
-        folder
-    }
+    use lz_test_support::Folder;
+
+    use super::*;
 
     #[test]
     fn files_are_private_and_removed() {
-        let folder = empty_folder("private");
+        let temporary = Folder::new();
+        let folder = temporary.file("layerzero");
         let registration = Registration::write_in(&folder, "http://127.0.0.1:1/secret/").unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&folder), mode(&registration.file)), (0o700, 0o600));
@@ -141,7 +139,8 @@ mod tests {
 
     #[test]
     fn servers_that_have_ended_are_removed() {
-        let folder = empty_folder("stale");
+        let temporary = Folder::new();
+        let folder = temporary.file("layerzero");
         let registration = Registration::write_in(&folder, "http://127.0.0.1:1/secret/").unwrap();
         assert_eq!(processes_in(&folder), []);
         assert!(!registration.file.exists());
@@ -149,10 +148,10 @@ mod tests {
 
     #[test]
     fn readable_folder_is_rejected() {
-        let folder = empty_folder("open");
-        fs::create_dir(&folder).unwrap();
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(Registration::write_in(&folder, "http://127.0.0.1:1/secret/").is_err());
-        assert_eq!(processes_in(&folder), []);
+        let temporary = Folder::new();
+        let folder = temporary.path();
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(Registration::write_in(folder, "http://127.0.0.1:1/secret/").is_err());
+        assert_eq!(processes_in(folder), []);
     }
 }

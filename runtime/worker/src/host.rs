@@ -1,8 +1,8 @@
 //! The host side of a worker: the handle, and its kernels for the registry.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use lz_core::descriptor::{self, Catalogue};
+use lz_core::descriptor::{self, Catalog};
 use lz_core::{DType, Error, KernelEntry, KernelSpec, OperationInfo, Reason, ReasonCode};
 use lz_engine::Engine;
 
@@ -20,7 +20,23 @@ pub struct Worker {
     shared: Arc<WorkerState>,
 }
 
+/// A weak reference to a worker.
+#[derive(Debug, Clone)]
+pub struct WeakWorker(Weak<WorkerState>);
+
+impl WeakWorker {
+    /// The worker, while a kernel or a handle uses it.
+    pub fn upgrade(&self) -> Option<Worker> {
+        self.0.upgrade().map(|shared| Worker { shared })
+    }
+}
+
 impl Worker {
+    /// A reference that does not keep the worker running.
+    pub fn downgrade(&self) -> WeakWorker {
+        WeakWorker(Arc::downgrade(&self.shared))
+    }
+
     /// Starts a worker.
     pub fn start(options: WorkerOptions) -> Result<Worker, Reason> {
         let worker = Worker::on_demand(options)?;
@@ -58,8 +74,8 @@ impl Worker {
         };
         let running = self.shared.running().map_err(refuse)?;
         let registry = engine.registry();
-        let catalogue = Catalogue::new(registry.operations().map(OperationInfo::schema));
-        let read = descriptor::read(&subject, &running.handshake.descriptor, &catalogue)?;
+        let catalog = Catalog::new(registry.operations().map(OperationInfo::schema));
+        let read = descriptor::read(&subject, &running.handshake.descriptor, &catalog)?;
         let mut entries = Vec::new();
         for spec in read.kernels {
             let matches = |(id, operation): &(String, String)| *id == spec.id && *operation == spec.operation;

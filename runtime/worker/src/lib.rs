@@ -42,7 +42,7 @@ mod wait;
 pub mod wire;
 mod worker_state;
 
-pub use host::Worker;
+pub use host::{WeakWorker, Worker};
 pub use options::WorkerOptions;
 pub use sandbox::Sandbox;
 pub use tensor::SharedTensor;

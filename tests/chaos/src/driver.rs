@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use lz_perfdb::{Filter, OpenStatus, PerfDb};
+use lz_test_support::Folder;
 use serde_json::Value;
 
 use crate::Options;
@@ -45,26 +46,25 @@ impl Totals {
 
 /// Runs the driver.
 pub fn run(options: &Options) -> ExitCode {
-    let folder = std::env::temp_dir().join(format!("lz-chaos-{}", std::process::id()));
+    let temporary = Folder::new();
+    let folder = temporary.path();
     let mut totals = Totals::default();
-    let prepared = fs::create_dir_all(&folder)
-        .and_then(|()| fs::write(folder.join("start.yaml"), policy(&folder, POLICY)))
-        .and_then(|()| write_policy(&folder, POLICY))
-        .and_then(|()| counters::map(&folder));
+    let prepared = fs::write(folder.join("start.yaml"), policy(folder, POLICY))
+        .and_then(|()| write_policy(folder, POLICY))
+        .and_then(|()| counters::map(folder));
     if let Err(error) = prepared {
         eprintln!("lz-chaos: {error}");
         return ExitCode::FAILURE;
     }
-    if !plugins::compile(&folder) {
+    if !plugins::compile(folder) {
         eprintln!("lz-chaos: no C compiler, so that no plugins are reloaded");
     }
-    drive(options, &folder, &mut totals);
-    check_measurements(&folder, &mut totals);
-    collect(&folder, &mut totals);
+    drive(options, folder, &mut totals);
+    check_measurements(folder, &mut totals);
+    collect(folder, &mut totals);
     let reproducers = fs::read_dir(folder.join("reproducers")).map_or(0, |files| files.count() as u64);
     totals.add("reproducers", reproducers);
     Counter::ALL.iter().for_each(|(counter, name)| totals.add(name, counters::read(*counter)));
-    fs::remove_dir_all(&folder).ok();
     let (seed, seconds) = (options.seed, options.time.as_secs());
     println!("seed {seed}, {seconds} s, {} processes, {} threads each", options.processes, options.threads);
     totals.counts.iter().for_each(|(name, count)| println!("{name}: {count}"));

@@ -119,7 +119,34 @@ impl<const N: usize> lz_ops::NormRmsKernel for Blocked<N> {
     }
 }
 
-/// The example of `lz_macros::operation!`, as a test.
+/// The examples of the crates' README files, as tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../lz-macros/example.md")]
-struct Example;
+mod readmes {
+    macro_rules! readmes {
+        ($($name:ident: $folder:literal,)*) => {
+            $(#[doc = include_str!(concat!("../../../", $folder, "/README.md"))] struct $name;)*
+        };
+    }
+    readmes! {
+        Core: "lz-core",
+        Schema: "lz-schema",
+        Codegen: "lz-codegen",
+        Interchange: "lz-interchange",
+        Device: "lz-device",
+        Files: "lz-files",
+        Perfdb: "lz-perfdb",
+        Engine: "lz-engine",
+        Ops: "lz-ops",
+        Primitives: "lz-primitives",
+        Graph: "lz-graph",
+        Macros: "lz-macros",
+        Pool: "runtime/pool",
+        Plugin: "runtime/plugin",
+        Onnxruntime: "runtime/onnxruntime",
+        Serve: "runtime/serve",
+        Worker: "runtime/worker",
+        Cpu: "backends/cpu",
+        Tokenize: "backends/tokenize",
+        Layerzero: "layerzero",
+    }
+}

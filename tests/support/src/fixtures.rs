@@ -23,7 +23,7 @@ pub fn operations() -> &'static [&'static OperationInfo] {
             let text = fs::read_to_string(path).expect("schemas are UTF-8");
             let general = |name: &str| read.iter().copied().find(|operation| operation.name == name);
             let operation = read_operation_of(&path.to_string_lossy(), &text, general);
-            read.push(operation.expect("the catalogue is checked elsewhere"));
+            read.push(operation.expect("the catalog is checked elsewhere"));
             read
         })
     })
@@ -43,9 +43,9 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
 /// The operation with this name.
 ///
 /// # Panics
-/// When the catalogue does not have it.
+/// When the catalog does not have it.
 pub fn operation(name: &str) -> &'static OperationInfo {
-    operations().iter().find(|info| info.name == name).expect("the catalogue has it")
+    operations().iter().find(|info| info.name == name).expect("the catalog has it")
 }
 
 /// The fixtures of a directory, sorted: name and text.

@@ -1,4 +1,4 @@
-//! Temporary directory of a test, removed at the end.
+//! Temporary directory of a test or benchmark, removed at the end.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ impl Folder {
         path
     }
 
-    /// Path of the test.
+    /// Path of a PerfDB in the directory; the file need not exist.
     pub fn database(&self) -> PathBuf {
         self.file("perfdb.sqlite")
     }

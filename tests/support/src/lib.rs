@@ -1,4 +1,4 @@
-//! What test suites share: temporary folders, fixtures of wrong files, failing allocations, forked children, the catalogue as operations of run
+//! What test suites share: temporary folders, fixtures of wrong files, failing allocations, forked children, the catalog as operations of run
 //! time.
 
 mod failing_allocator;

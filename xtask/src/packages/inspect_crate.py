@@ -16,6 +16,6 @@ sources = {path: (folder / path).read_text(encoding="utf-8") for path in files i
 # Tests of a package are not built by those who depend on it, and read files of the repository.
 sources = {path: text for path, text in sources.items() if not path.startswith(("tests/", "benches/"))}
 problems = missing(sources, files)
-problems += [f"{path} is missing" for path in ("Cargo.toml", "src/lib.rs") if path not in files]
+problems += [f"{path} is missing" for path in ("Cargo.toml", "README.md", "src/lib.rs") if path not in files]
 if problems:
     sys.exit("\n".join(problems))

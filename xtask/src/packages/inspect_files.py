@@ -3,11 +3,14 @@
 import email
 import sys
 import tarfile
+import tomllib
 import zipfile
+from pathlib import Path
 
 from includes import missing
 
-EXTRAS = {"gpu", "plot", "ray", "serve", "sglang", "torch", "transformers", "vllm"}
+PROJECT = tomllib.loads(Path("bindings/python/pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = set(PROJECT["optional-dependencies"])
 
 
 def check_metadata(text: str, where: str) -> list[str]:
@@ -27,6 +30,8 @@ def check_metadata(text: str, where: str) -> list[str]:
         problems.append(f"{where}: the readme is missing")
     if absent := EXTRAS - set(metadata.get_all("Provides-Extra", [])):
         problems.append(f"{where}: extras are missing: {', '.join(sorted(absent))}")
+    if unexplained := [extra for extra in sorted(EXTRAS) if f"layerzero[{extra}]" not in metadata.get_payload()]:
+        problems.append(f"{where}: the readme does not mention the extras {', '.join(unexplained)}")
     if "manylinux" in text and where == "wheel":
         problems.append("the platform tag belongs into the tag of the wheel, not into its metadata")
     return problems
@@ -82,7 +87,13 @@ def check_sdist(path: str) -> list[str]:
     return problems
 
 
-found = check_wheel(sys.argv[1]) + check_sdist(sys.argv[2])
+def check_readme(text: str) -> list[str]:
+    """The list of extras in the README of the repository."""
+    return [f"README.md does not mention the extra {extra}" for extra in sorted(EXTRAS) if f"`{extra}`" not in text]
+
+
+found = check_readme(Path("README.md").read_text(encoding="utf-8"))
+found += check_wheel(sys.argv[1]) + check_sdist(sys.argv[2])
 if found:
     sys.exit("\n".join(found))
 print("the wheel and the source distribution are complete")

@@ -262,9 +262,9 @@ fn schemas_know_no_tensors() {
 
 #[test]
 fn the_engine_knows_no_particular_operation() {
-    let catalogue = codegen::load(root()).unwrap();
+    let catalog = codegen::load(root()).unwrap();
     // Names of one word (`quantize`) are words of the field as well.
-    let names: Vec<&str> = catalogue
+    let names: Vec<&str> = catalog
         .set
         .operations
         .iter()

@@ -86,6 +86,20 @@ fn every_page_is_in_the_index() {
     }
 }
 
+/// `lz docs` prints the pages of the wheel, which refer to each other.
+#[test]
+fn the_python_package_has_every_page() {
+    let packaged = root().join("bindings/python/python/layerzero/_docs");
+    let folders = ["docs", "docs/how-to"].map(|folder| root().join(folder));
+    let of_users =
+        pages().into_iter().filter(|page| folders.iter().any(|folder| page.parent() == Some(folder)));
+    for page in of_users.filter(|page| !page.ends_with("README.md")) {
+        let link = packaged.join(page.file_name().unwrap());
+        let target = link.canonicalize().unwrap_or_else(|error| panic!("{}: {error}", link.display()));
+        assert_eq!(target, page.canonicalize().unwrap());
+    }
+}
+
 #[test]
 fn glossary_names_existing_paths() {
     let glossary = read(&root().join("docs/glossary.md"));

@@ -5,6 +5,7 @@ mod freshness;
 mod layers;
 mod links;
 mod macros;
+mod packages;
 mod reasons;
 mod scenarios;
 mod targets;

@@ -12,7 +12,7 @@ use lz_core::{KernelError, Reason, ReasonCode};
 use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
-use self::lookup::Queue;
+use self::lookup::{MAX_RANGE, Pieces, Queue};
 use self::merge::{MAX_PAIRS, Merges, Pair};
 use self::short_words::ShortWords;
 use self::word_cache::WordCache;
@@ -235,19 +235,39 @@ impl ByteBpe {
         queue: &mut Queue,
         ids: &mut Vec<i32>,
     ) -> Result<(), OutOfMemory> {
-        let bytes = text.as_bytes();
-        let mut result = Ok(());
-        self.splitter.between(text, start, end, |start, end| {
-            if queue.push(start, end) {
-                if result.is_ok() {
-                    result = self.look_up(bytes, queue, words, ids);
-                }
-                // After an error pieces are still added.
-                queue.clear();
+        if end - start > MAX_RANGE {
+            return self.one_by_one(text, start, end, ids);
+        }
+        queue.begin(start);
+        let mut pieces = Pieces { bpe: self, text: text.as_bytes(), queue, words, ids, result: Ok(()) };
+        self.splitter.between(text, start, end, &mut pieces);
+        pieces.flush();
+        pieces.result
+    }
+
+    /// Appends the tokens of a range of text whose positions do not fit into the queue, without caches.
+    #[cold]
+    fn one_by_one(
+        &self,
+        text: &str,
+        start: usize,
+        end: usize,
+        ids: &mut Vec<i32>,
+    ) -> Result<(), OutOfMemory> {
+        let (mut tokens, mut result) = (Vec::new(), Ok(()));
+        self.splitter.between(text, start, end, &mut |start, end| {
+            if result.is_err() {
+                return;
+            }
+            tokens.clear();
+            result = memory::reserve(&mut tokens, end - start)
+                .and_then(|()| self.piece(&text.as_bytes()[start..end], &mut tokens))
+                .and_then(|()| memory::reserve(ids, tokens.len()));
+            if result.is_ok() {
+                ids.extend(tokens.iter().map(|token| *token as i32));
             }
         });
-        result?;
-        self.look_up(bytes, queue, words, ids)
+        result
     }
 
     /// Computes the tokens of a piece that is not cached.

@@ -270,11 +270,25 @@ fn set_index(hash: u64) -> usize {
     (hash >> (u64::BITS - SET_BITS)) as usize
 }
 
+/// The factors of both halves of a key.
+const FACTORS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
+
 /// The hash of a key. Its high bits are well mixed.
 #[inline(always)]
 pub fn mix(key: u128) -> u64 {
     let (low, high) = (key as u64, (key >> 64) as u64);
-    low.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(high.wrapping_mul(0xd6e8_feb8_6659_fd93))
+    low.wrapping_mul(FACTORS[0]).wrapping_add(high.wrapping_mul(FACTORS[1]))
+}
+
+/// [`mix`] of four keys, in both lanes of each.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+pub fn mix_avx512(keys: std::arch::x86_64::__m512i) -> std::arch::x86_64::__m512i {
+    use std::arch::x86_64::*;
+    let [low, high] = FACTORS.map(|factor| factor as i64);
+    let products = _mm512_mullo_epi64(keys, _mm512_setr_epi64(low, high, low, high, low, high, low, high));
+    _mm512_add_epi64(products, _mm512_permutex_epi64::<0b10_11_00_01>(products))
 }
 
 /// Loads the cache line of a value.

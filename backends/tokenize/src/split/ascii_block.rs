@@ -87,36 +87,94 @@ struct Starts {
     certain: u64,
 }
 
-/// Calls `each` with the start and end of every piece between two positions at which pieces begin. `others` does the same for at least one
-/// piece from a position on, and returns the end of the last one.
+/// What receives the pieces of a text, in order.
+pub trait Sink {
+    /// Adds one piece.
+    fn piece(&mut self, start: usize, end: usize);
+
+    /// Adds the pieces from `start` on of a block: bit i of `ends` is set if a piece ends at `block + i`. At least one is.
+    #[inline(always)]
+    fn block(&mut self, mut start: usize, block: usize, mut ends: u64) {
+        while ends != 0 {
+            let end = block + ends.trailing_zeros() as usize;
+            self.piece(start, end);
+            start = end;
+            ends &= ends - 1;
+        }
+    }
+
+    /// The same, called where there is AVX-512.
+    ///
+    /// # Safety
+    ///
+    /// [`has_avx512`].
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,popcnt")]
+    unsafe fn block_avx512(&mut self, start: usize, block: usize, ends: u64) {
+        self.block(start, block, ends);
+    }
+}
+
+impl<F: FnMut(usize, usize)> Sink for F {
+    #[inline(always)]
+    fn piece(&mut self, start: usize, end: usize) {
+        self(start, end);
+    }
+}
+
+/// A part of a text, between two positions at which pieces begin, and how it is split.
+#[derive(Clone, Copy)]
+pub struct Part<'a> {
+    pub text: &'a [u8],
+    pub start: usize,
+    pub end: usize,
+    pub rules: Rules,
+}
+
+/// Adds every piece of a part. `others` adds at least one piece from a position on, and returns the end of the last one.
 #[inline(always)]
-pub fn walk<E: FnMut(usize, usize)>(
-    text: &[u8],
-    mut start: usize,
-    last: usize,
-    rules: Rules,
-    others: impl Fn(usize, &mut E) -> usize,
-    each: &mut E,
+pub fn walk<S: Sink>(part: Part<'_>, others: impl Fn(usize, &mut S) -> usize, sink: &mut S) {
+    #[cfg(target_arch = "x86_64")]
+    if has_avx512() {
+        // SAFETY: the processor has these instructions.
+        return unsafe { walk_avx512(part, others, sink) };
+    }
+    walk_by(part, |bytes| Block::of(bytes).starts(part.rules), others, S::block, sink);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,popcnt")]
+fn walk_avx512<S: Sink>(part: Part<'_>, others: impl Fn(usize, &mut S) -> usize, sink: &mut S) {
+    let starts_of = |bytes: &[u8; WIDTH]| Block::of_avx512(bytes).starts(part.rules);
+    // SAFETY: this function is only called where there is AVX-512.
+    let add_block = |sink: &mut S, start, block, ends| unsafe { sink.block_avx512(start, block, ends) };
+    walk_by(part, starts_of, others, add_block, sink);
+}
+
+#[inline(always)]
+fn walk_by<S: Sink>(
+    Part { text, mut start, end, rules }: Part<'_>,
+    starts_of: impl Fn(&[u8; WIDTH]) -> Starts,
+    others: impl Fn(usize, &mut S) -> usize,
+    add_block: impl Fn(&mut S, usize, usize, u64),
+    sink: &mut S,
 ) {
-    let has_avx512 = has_avx512();
-    while start < last {
+    while start < end {
         let block = start;
         let mut starts = match block_at(text, block) {
-            Some(bytes) => starts_of(bytes, rules, has_avx512).with_contractions(text, block, rules),
+            Some(bytes) => starts_of(bytes).with_contractions(text, block, rules),
             None => 0,
         };
-        if last - block < WIDTH - 1 {
-            starts &= (2 << (last - block)) - 1;
+        if end - block < WIDTH - 1 {
+            starts &= (2 << (end - block)) - 1;
         }
         if starts == 0 {
-            start = others(start, each);
-            debug_assert!(start > block && start <= last);
-        }
-        while starts != 0 {
-            let end = block + starts.trailing_zeros() as usize;
-            each(start, end);
-            start = end;
-            starts &= starts - 1;
+            start = others(start, sink);
+            debug_assert!(start > block && start <= end);
+        } else {
+            add_block(sink, block, block, starts);
+            start = block + starts.ilog2() as usize;
         }
     }
 }
@@ -126,23 +184,6 @@ pub fn walk<E: FnMut(usize, usize)>(
 fn block_at(text: &[u8], position: usize) -> Option<&[u8; WIDTH]> {
     let bytes: &[u8; WIDTH] = text.get(position..)?.first_chunk()?;
     if (bytes[0] | bytes[1]) >= 0x80 { None } else { Some(bytes) }
-}
-
-#[inline(always)]
-fn starts_of(bytes: &[u8; WIDTH], rules: Rules, has_avx512: bool) -> Starts {
-    #[cfg(target_arch = "x86_64")]
-    if has_avx512 {
-        // SAFETY: the processor has these instructions, as `has_avx512` has found.
-        return unsafe { starts_with_avx512(bytes, rules) };
-    }
-    let _ = has_avx512;
-    Block::of(bytes).starts(rules)
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
-fn starts_with_avx512(bytes: &[u8; WIDTH], rules: Rules) -> Starts {
-    Block::of_avx512(bytes).starts(rules)
 }
 
 impl Starts {

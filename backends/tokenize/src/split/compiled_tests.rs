@@ -188,8 +188,8 @@ fn expressions() -> impl Strategy<Value = String> {
 fn check_positions(splitter: &Splitter, text: &str, found: &[(usize, usize)], what: &str) {
     for position in (0..text.len()).filter(|position| splitter.begins_piece(text, *position)) {
         let mut parts = Vec::new();
-        splitter.between(text, 0, position, |start, end| parts.push((start, end)));
-        splitter.between(text, position, text.len(), |start, end| parts.push((start, end)));
+        splitter.between(text, 0, position, &mut |start, end| parts.push((start, end)));
+        splitter.between(text, position, text.len(), &mut |start, end| parts.push((start, end)));
         assert_eq!(parts, found, "{what} of {text:?} at {position}");
     }
 }

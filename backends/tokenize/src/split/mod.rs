@@ -14,7 +14,8 @@ mod expression;
 mod program;
 mod stages;
 
-pub use self::ascii_block::Rules;
+use self::ascii_block::Part;
+pub use self::ascii_block::{Rules, Sink};
 use self::ascii_window::{AsciiWindow, contraction_may_follow};
 pub use self::char_sets::Text;
 pub use self::stages::{Splitter, Stage, Stages};
@@ -74,32 +75,34 @@ impl Pattern {
 
     /// Calls `each` with the start and end of every piece of a text, in order.
     #[inline]
-    pub fn for_each(self, text: &str, each: impl FnMut(usize, usize)) {
-        self.between(text, 0, text.len(), each);
+    pub fn for_each(self, text: &str, mut each: impl FnMut(usize, usize)) {
+        self.between(text, 0, text.len(), &mut each);
     }
 
     /// The same for the pieces between two positions at which pieces begin.
     #[inline]
-    pub fn between(self, text: &str, start: usize, end: usize, mut each: impl FnMut(usize, usize)) {
+    pub fn between(self, text: &str, start: usize, end: usize, sink: &mut impl Sink) {
         let text = text.as_bytes();
         let classes = Classes::get();
         match self {
-            Pattern::Gpt2 => walk(start, end, &Gpt2 { text, classes }, &mut each),
+            Pattern::Gpt2 => walk(start, end, &Gpt2 { text, classes }, sink),
             Pattern::Cl100k { digits } => {
                 let digits = usize::from(digits);
                 let single = Cl100k { text, classes, digits };
                 // The masks of other architectures are computed byte by byte, which is slower.
                 match digits {
                     1 | 3 if cfg!(target_arch = "x86_64") => {
-                        walk_blocks(text, start, end, Rules::cl100k(digits), &single, &mut each);
+                        let part = Part { text, start, end, rules: Rules::cl100k(digits) };
+                        walk_blocks(part, &single, sink);
                     }
-                    _ => walk(start, end, &single, &mut each),
+                    _ => walk(start, end, &single, sink),
                 }
             }
             Pattern::O200k if cfg!(target_arch = "x86_64") => {
-                walk_blocks(text, start, end, Rules::O200K, &O200k { text, classes }, &mut each);
+                let part = Part { text, start, end, rules: Rules::O200K };
+                walk_blocks(part, &O200k { text, classes }, sink);
             }
-            Pattern::O200k => walk(start, end, &O200k { text, classes }, &mut each),
+            Pattern::O200k => walk(start, end, &O200k { text, classes }, sink),
         }
     }
 
@@ -118,34 +121,27 @@ trait PieceEnd {
 }
 
 #[inline(always)]
-fn walk(mut start: usize, last: usize, splitter: &impl PieceEnd, each: &mut impl FnMut(usize, usize)) {
+fn walk(mut start: usize, last: usize, splitter: &impl PieceEnd, sink: &mut impl Sink) {
     while start < last {
         let end = splitter.end(start);
         // Every expression matches at least one byte, so the loop ends.
         debug_assert!(end > start && end <= last);
-        each(start, end);
+        sink.piece(start, end);
         start = end;
     }
 }
 
 #[inline(always)]
-fn one_piece(start: usize, splitter: &impl PieceEnd, each: &mut impl FnMut(usize, usize)) -> usize {
+fn one_piece(start: usize, splitter: &impl PieceEnd, sink: &mut impl Sink) -> usize {
     let end = splitter.end(start);
-    each(start, end);
+    sink.piece(start, end);
     end
 }
 
 /// The same in blocks of ASCII; the splitter finds the pieces between them one by one.
 #[inline(always)]
-fn walk_blocks(
-    text: &[u8],
-    start: usize,
-    last: usize,
-    rules: Rules,
-    splitter: &impl PieceEnd,
-    each: &mut impl FnMut(usize, usize),
-) {
-    ascii_block::walk(text, start, last, rules, |start, each| one_piece(start, splitter, each), each);
+fn walk_blocks(part: Part<'_>, splitter: &impl PieceEnd, sink: &mut impl Sink) {
+    ascii_block::walk(part, |start, sink| one_piece(start, splitter, sink), sink);
 }
 
 /// The end of the run of characters for which `within` holds.

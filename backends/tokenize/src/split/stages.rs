@@ -7,7 +7,7 @@ use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange};
 use unicode_categories::UnicodeCategories;
 
 use super::Pattern;
-use super::ascii_block::{self, Rules};
+use super::ascii_block::{self, Rules, Sink};
 use super::automaton::Automaton;
 use super::char_sets::{CharClasses, Text};
 use super::expression::{self, Alternatives, Item, UNLIMITED};
@@ -163,18 +163,16 @@ impl Splitter {
 
     /// Calls `each` with the start and end of every piece of a text, in order.
     #[inline]
-    pub fn for_each(&self, text: &str, each: impl FnMut(usize, usize)) {
-        self.between(text, 0, text.len(), each);
+    pub fn for_each(&self, text: &str, mut each: impl FnMut(usize, usize)) {
+        self.between(text, 0, text.len(), &mut each);
     }
 
     /// The same for the pieces between two positions: the ends of the text, or positions for which [`Splitter::begins_piece`] holds.
     #[inline]
-    pub fn between(&self, text: &str, start: usize, end: usize, mut each: impl FnMut(usize, usize)) {
+    pub fn between(&self, text: &str, start: usize, end: usize, sink: &mut impl Sink) {
         match self {
-            Splitter::Known(pattern) => pattern.between(text, start, end, each),
-            Splitter::Compiled(stages) => {
-                stages.between(text.as_bytes(), start, end, &mut each);
-            }
+            Splitter::Known(pattern) => pattern.between(text, start, end, sink),
+            Splitter::Compiled(stages) => stages.between(text.as_bytes(), start, end, sink),
         }
     }
 
@@ -204,25 +202,19 @@ impl Stages {
 
     /// Splits the text between two positions at which pieces begin.
     #[inline]
-    fn between(&self, text: &[u8], start: usize, end: usize, each: &mut impl FnMut(usize, usize)) {
+    fn between(&self, text: &[u8], start: usize, end: usize, sink: &mut impl Sink) {
         match self.ascii {
             // The masks of other architectures are computed byte by byte, which is slower.
             Some(rules) if cfg!(target_arch = "x86_64") => {
-                let others = |start, each: &mut _| self.until_space(text, start, end, each);
-                ascii_block::walk(text, start, end, rules, others, each);
+                let others = |start, sink: &mut _| self.until_space(text, start, end, sink);
+                ascii_block::walk(ascii_block::Part { text, start, end, rules }, others, sink);
             }
-            _ => self.split(&text[..end], start, each),
+            _ => self.split(&text[..end], start, &mut |start, end| sink.piece(start, end)),
         }
     }
 
     /// Splits up to a position at which a piece certainly begins, and returns it.
-    fn until_space(
-        &self,
-        text: &[u8],
-        start: usize,
-        last: usize,
-        each: &mut impl FnMut(usize, usize),
-    ) -> usize {
+    fn until_space(&self, text: &[u8], start: usize, last: usize, sink: &mut impl Sink) -> usize {
         // Blocks do not pay where other characters are frequent, so it is the first one in a chunk of ASCII.
         let from = (start + ascii_block::WIDTH).min(last);
         let chunks = text[from..last].chunks(ascii_block::WIDTH).zip((from..).step_by(ascii_block::WIDTH));
@@ -232,7 +224,7 @@ impl Stages {
                 (from..from + chunk.len()).find(|position| self.begins_piece(text, *position))
             })
             .unwrap_or(last);
-        self.split(&text[..end], start, each);
+        self.split(&text[..end], start, &mut |start, end| sink.piece(start, end));
         end
     }
 

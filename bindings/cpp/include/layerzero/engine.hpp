@@ -415,11 +415,11 @@ class Engine {
         }
         return canaries;
     }
-    /// Gives all calls of a kernel to a version (`<id>@<version>`), whatever the settings say.
+    /// Routes all calls of a kernel to a version (`<id>@<version>`), whatever the settings say.
     void promote_version(std::string_view version) const {
         detail::check(bridge::engine_promote_version(*engine_, detail::to_str(version)));
     }
-    /// Gives no calls to a version any more, whatever the settings say.
+    /// Routes no more calls to a version, whatever the settings say.
     void roll_back_version(std::string_view version) const {
         detail::check(bridge::engine_roll_back_version(*engine_, detail::to_str(version)));
     }

@@ -72,6 +72,17 @@ inline FlatTokens encode_batch(const Engine &engine, const Tokenizer &tokenizer,
                                                     .return_offsets = options.return_offsets}));
 }
 
+/// The number of tokens of each text.
+inline std::vector<std::size_t> count_tokens(const Engine &engine, const Tokenizer &tokenizer,
+                                             std::span<const std::string_view> texts, bool add_special_tokens = true) {
+    const FlatTokens batch = encode_batch(engine, tokenizer, texts, {.add_special_tokens = add_special_tokens});
+    std::vector<std::size_t> counts(batch.size());
+    for (std::size_t text = 0; text < counts.size(); ++text) {
+        counts[text] = batch[text].size();
+    }
+    return counts;
+}
+
 /// The tokens of a conversation, rendered with the chat template of the model. `messages` are `ChatMessage`s or a JSON list.
 template <class Messages>
 inline FlatTokens encode_chat(const Engine &engine, const Tokenizer &tokenizer, const Messages &messages,

@@ -1,6 +1,7 @@
 // Tokenizers, for `tokenize_encode` and `tokenize_decode`.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -58,6 +59,32 @@ class Tokenizer {
         const auto *bytes = reinterpret_cast<const std::uint8_t *>(json.data());
         detail::check(bridge::tokenizer_parse(*tokenizer.handle_, {bytes, json.size()}, options.whole_texts));
         return tokenizer.described();
+    }
+
+    /// A built-in encoding of tiktoken: `o200k_base`, `cl100k_base` and others.
+    static Tokenizer from_encoding(std::string_view name) {
+        Tokenizer tokenizer;
+        detail::check(bridge::tokenizer_of_encoding(*tokenizer.handle_, detail::to_str(name)));
+        return tokenizer.described();
+    }
+
+    /// The number of tokens, with added ones. Ids may be larger if a definition skips some.
+    [[nodiscard]] std::size_t vocab_size() const noexcept { return bridge::tokenizer_vocabulary_size(*handle_); }
+    /// The token of an id, of the model or added; nothing for an unknown id.
+    [[nodiscard]] std::optional<std::string> id_to_token(std::int32_t id) const {
+        rust::String token;
+        if (id < 0 || !bridge::tokenizer_token_of(*handle_, static_cast<std::uint32_t>(id), token)) {
+            return std::nullopt;
+        }
+        return std::string(token);
+    }
+    /// The id of a token, of the model or added; nothing for an unknown token.
+    [[nodiscard]] std::optional<std::int32_t> token_to_id(std::string_view token) const {
+        std::uint32_t id = 0;
+        if (!bridge::tokenizer_id_of(*handle_, detail::to_str(token), id)) {
+            return std::nullopt;
+        }
+        return static_cast<std::int32_t>(id);
     }
 
     /// The same tokenizer for untrusted texts: special tokens in a text are encoded as plain text.

@@ -1374,6 +1374,14 @@ void lz$bridge$cxxbridge1$205$tokenizer_verification(::lz::bridge::TokenizerHand
 
 bool lz$bridge$cxxbridge1$205$tokenizer_wait_verified(::lz::bridge::TokenizerHandle const &handle, double seconds) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenizer_of_encoding(::lz::bridge::TokenizerHandle &handle, ::rust::Str name) noexcept;
+
+::std::size_t lz$bridge$cxxbridge1$205$tokenizer_vocabulary_size(::lz::bridge::TokenizerHandle const &handle) noexcept;
+
+bool lz$bridge$cxxbridge1$205$tokenizer_token_of(::lz::bridge::TokenizerHandle const &handle, ::std::uint32_t id, ::rust::String &token) noexcept;
+
+bool lz$bridge$cxxbridge1$205$tokenizer_id_of(::lz::bridge::TokenizerHandle const &handle, ::rust::Str token, ::std::uint32_t &id) noexcept;
+
 void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokenizer *description) noexcept;
 
 ::lz::bridge::TextStreamHandle *lz$bridge$cxxbridge1$205$text_stream_new() noexcept;
@@ -2113,6 +2121,22 @@ void server_close(::lz::bridge::ServerHandle &server) noexcept {
 
 bool tokenizer_wait_verified(::lz::bridge::TokenizerHandle const &handle, double seconds) noexcept {
   return lz$bridge$cxxbridge1$205$tokenizer_wait_verified(handle, seconds);
+}
+
+::lz::bridge::Failure *tokenizer_of_encoding(::lz::bridge::TokenizerHandle &handle, ::rust::Str name) noexcept {
+  return lz$bridge$cxxbridge1$205$tokenizer_of_encoding(handle, name);
+}
+
+::std::size_t tokenizer_vocabulary_size(::lz::bridge::TokenizerHandle const &handle) noexcept {
+  return lz$bridge$cxxbridge1$205$tokenizer_vocabulary_size(handle);
+}
+
+bool tokenizer_token_of(::lz::bridge::TokenizerHandle const &handle, ::std::uint32_t id, ::rust::String &token) noexcept {
+  return lz$bridge$cxxbridge1$205$tokenizer_token_of(handle, id, token);
+}
+
+bool tokenizer_id_of(::lz::bridge::TokenizerHandle const &handle, ::rust::Str token, ::std::uint32_t &id) noexcept {
+  return lz$bridge$cxxbridge1$205$tokenizer_id_of(handle, token, id);
 }
 
 void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokenizer *description) noexcept {

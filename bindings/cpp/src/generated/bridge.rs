@@ -241,6 +241,10 @@ pub mod ffi {
         fn chat_config(names: &[&str], values: &[&str]) -> String;
         fn tokenizer_verification(handle: &TokenizerHandle) -> String;
         fn tokenizer_wait_verified(handle: &TokenizerHandle, seconds: f64) -> bool;
+        fn tokenizer_of_encoding(handle: &mut TokenizerHandle, name: &str) -> *mut Failure;
+        fn tokenizer_vocabulary_size(handle: &TokenizerHandle) -> usize;
+        fn tokenizer_token_of(handle: &TokenizerHandle, id: u32, token: &mut String) -> bool;
+        fn tokenizer_id_of(handle: &TokenizerHandle, token: &str, id: &mut u32) -> bool;
         unsafe fn tokenizer_describe(handle: &TokenizerHandle, description: *mut Tokenizer);
 
         fn text_stream_new() -> Box<TextStreamHandle>;

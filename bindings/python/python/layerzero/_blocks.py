@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from layerzero import _native
 from layerzero._inspect import other_backends
-from layerzero._prepare import Call
+from layerzero._prepare import Call, checked_call, checked_calls
 from layerzero._report import Report, table
 
 
@@ -42,10 +42,6 @@ class SpeculativePair(NamedTuple):
 
 def _backends(device: str | None) -> list[dict[str, Any]]:
     return other_backends(device) if device else []
-
-
-def _call(call: Call) -> tuple[str, dict[str, Any]]:
-    return call[0], dict(call[1])
 
 
 def _conversions(step: dict[str, Any]) -> Iterator[str]:
@@ -88,7 +84,7 @@ def plan_block(calls: Iterable[Call], *, dtypes: Sequence[str] = (), device: str
     ``[("norm.rms", {"x": x, "weight": w}), ("activation.silu", {})]``. `dtypes` allows other element types between the
     operations, which changes results. `device` plans as if the tensors were on another device, as in `explain`.
     """
-    return _plan(*_native.plan_block([_call(call) for call in calls], list(dtypes), device, _backends(device)))
+    return _plan(*_native.plan_block(checked_calls(calls), list(dtypes), device, _backends(device)))
 
 
 def run_block(calls: Iterable[Call], *, dtypes: Sequence[str] = ()) -> BlockRun:
@@ -98,7 +94,7 @@ def run_block(calls: Iterable[Call], *, dtypes: Sequence[str] = ()) -> BlockRun:
     those of the last operation, `kernels` has the kernel that ran each operation as planned, or `None` for an ordinary call.
     Kernels that are written in Python are not used.
     """
-    outputs, kernels, plan = _native.run_block([_call(call) for call in calls], list(dtypes))
+    outputs, kernels, plan = _native.run_block(checked_calls(calls), list(dtypes))
     return BlockRun(outputs, tuple(kernels), None if plan is None else _plan(*plan))
 
 
@@ -109,7 +105,9 @@ def choose_format(calls: Mapping[str, Call], *, stored: str | None = None, devic
     `stored` is the format of data that is already quantized. A format is only selected together with a kernel that can run
     it; otherwise `NoKernelFoundError` lists why each was rejected. `device` is as in `explain`.
     """
-    described = [(name, *_call(call)) for name, call in calls.items()]
+    if not isinstance(calls, Mapping):
+        raise TypeError(f"`calls` must map each format to its call, such as {{'int8': (operation, arguments)}}, not {calls!r}")
+    described = [(name, *checked_call(call)) for name, call in calls.items()]
     return FormatChoice(*_native.choose_format(described, stored, device, _backends(device)))
 
 
@@ -121,7 +119,7 @@ def speculative_pair(
     Models that do not fit together are a `ValidationError` or `NoKernelFoundError` with the property that prevents it:
     `pipeline_stages` (of draft and target), draft size, algorithm or cache. `device` is as in `explain`.
     """
-    pair = _native.speculative_pair(_call(draft), _call(target), pipeline_stages, device, _backends(device))
+    pair = _native.speculative_pair(checked_call(draft), checked_call(target), pipeline_stages, device, _backends(device))
     return SpeculativePair(*pair)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,9 @@ from typing import Any
 from layerzero import _native
 
 _TENSOR = re.compile(r"^([a-z][a-z0-9_]*)\[([0-9, ]*)\]$")
+_TENSOR_LIKE = re.compile(r"^[a-z][a-z0-9_]*\[.*\]?$")
+#: Values as Python writes them, besides JSON.
+_WORDS = {"True": True, "False": False, "None": None, "nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 #: LayerZero's dtype names, and those of numpy, ml_dtypes and torch.
 _DTYPES = {
     "f64": "float64",
@@ -61,16 +65,24 @@ def parse(texts: Sequence[str], device: str | None = None) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals:
             raise ValueError(f"expected NAME=VALUE, got {text!r}; for example x=f32[4,64] or eps=1e-5")
+        if name in values:
+            raise ValueError(f"the argument {name!r} is given twice; the second time as {text!r}")
         match = _TENSOR.match(value)
         if match:
             shape = tuple(int(size) for size in match[2].split(",") if size.strip())
             values[name] = _zeros(_dtype(match[1], text), shape, device)
             continue
-        try:
-            values[name] = json.loads(value)
-        except json.JSONDecodeError:
-            values[name] = value
+        if _TENSOR_LIKE.match(value):
+            raise ValueError(f"{text!r} is not a tensor; expected its dtype and sizes, as in x=f32[4,64]")
+        values[name] = _WORDS[value] if value in _WORDS else _json(value)
     return values
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
 
 
 def _dtype(name: str, text: str) -> str:

@@ -8,12 +8,12 @@ from typing import Any
 
 from layerzero import _native
 from layerzero._inspect import other_backends
-from layerzero._prepare import Call, compile_cold
+from layerzero._prepare import Call, checked_calls, compile_cold
 from layerzero._report import Report, table
 
 
 def _calls(calls: Iterable[Call]) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
-    return [(operation, (), dict(arguments)) for operation, arguments in calls]
+    return [(operation, (), arguments) for operation, arguments in checked_calls(calls)]
 
 
 def _write(path: str | os.PathLike[str] | None, text: str) -> None:
@@ -45,14 +45,14 @@ def solve(
     `device` solves for another device than that of the tensors: one of this machine (``"cuda:0"``) or a simulated one
     (``"h100"``, …), for which nothing can be compiled. A table is loaded only where the device and the kernels are the same.
     """
-    calls = list(calls)
+    described = checked_calls(calls)
     if compile_jit and device is not None and _native.is_simulated(device):
         raise ValueError(f"kernels cannot be compiled for {device}, which is not in this machine: solve without compile_jit")
     if compile_jit:
-        compile_cold(calls)
+        compile_cold(described)
     wider = [(axis, first, last) for axis, (first, last) in (ranges or {}).items()]
     text, decided, holes, cancelled = _native.solve(
-        model, _calls(calls), list(operations), wider, outside_is_error, compile_jit, progress, device, other_backends(device) if device else []
+        model, _calls(described), list(operations), wider, outside_is_error, compile_jit, progress, device, other_backends(device) if device else []
     )
     _write(path, text)
     data = {

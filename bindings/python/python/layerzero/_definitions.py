@@ -50,8 +50,13 @@ def _check_reference(
     """Refuses a definition whose reference cannot be a kernel of the imported operation."""
     import json
 
-    if not json.loads(text).get("reference"):
+    reference = json.loads(text).get("reference")
+    if not reference:
         raise ValueError(f"{file} has no reference: register a kernel with lz.register_kernel")
+    try:
+        compile(reference, file, "exec")
+    except SyntaxError as error:
+        raise ValueError(f"the reference of {file} is not valid Python: line {error.lineno}: {error.msg}") from None
     missing = [name for name, ours in inputs if ours is None]
     if missing:
         raise ValueError(f"the reference of {file} takes {', '.join(missing)}, which the imported operation does not have")

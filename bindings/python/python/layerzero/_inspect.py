@@ -96,7 +96,7 @@ def _why(candidate: dict[str, Any]) -> list[str]:
         found += [f"{line['what']} ({line['source']}): {line['points']:+g}" for line in candidate["policy"]]
         evidence = candidate["evidence"]
         if evidence:
-            measured = f"measured {evidence['median_ns'] / 1e3:.4g} µs, median of {evidence['samples']} samples"
+            measured = f"measured {evidence['median_ns'] / 1e3:.4g} µs, median of {evidence['samples']} sample{'' if evidence['samples'] == 1 else 's'}"
             found.append(f"{measured}: {score['perf']:+.4g}")
         copies = "contiguous" in candidate["transforms"]
         conversions = "conversions, strided tensors are copied first" if copies else "conversions"

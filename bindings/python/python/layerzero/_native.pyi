@@ -43,6 +43,9 @@ class UnknownOperationError(ConfigurationError, KeyError, AttributeError):
 
 @final
 class Reason:
+    def __new__(
+        cls, code: str, argument: str | None, axis: str | None, required: str | None, found: str | None, message: str
+    ) -> Reason: ...
     @property
     def code(self) -> str: ...
     @property

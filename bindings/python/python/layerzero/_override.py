@@ -41,7 +41,7 @@ def override_torch(operations: Iterable[str] = OPERATIONS) -> AbstractContextMan
 
     Calls that C++ code of torch makes, such as those of a scripted module, are not seen.
     """
-    wanted = tuple(operations)
+    wanted = (operations,) if isinstance(operations, str) else tuple(operations)
     for name in wanted:
         if name not in OPERATIONS:
             raise ValueError(f"unknown function {name!r}; expected one of {', '.join(OPERATIONS)}")

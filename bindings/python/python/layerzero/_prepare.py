@@ -11,10 +11,23 @@ from typing import Any
 from layerzero import _native, ops
 from layerzero._compile.compiled import CompiledModel
 from layerzero._inspect import Explanation, explain
+from layerzero._numbers import whole
 from layerzero._report import Report, table
 
 # A call that is described but not made: an operation and its arguments by name.
 Call = tuple[str, Mapping[str, Any]]
+
+
+def checked_call(call: Call) -> tuple[str, dict[str, Any]]:
+    """A described call. Refuses anything but an operation and its arguments."""
+    if isinstance(call, tuple | list) and len(call) == 2 and isinstance(call[0], str) and isinstance(call[1], Mapping):
+        return call[0], dict(call[1])
+    raise TypeError(f"a call is an operation and its arguments, such as ('norm.rms', {{'x': x}}), not {call!r}")
+
+
+def checked_calls(calls: Iterable[Call]) -> list[tuple[str, dict[str, Any]]]:
+    """Described calls, as a list."""
+    return [checked_call(call) for call in ([calls] if isinstance(calls, str) else calls)]
 
 
 def tune(
@@ -37,6 +50,7 @@ def tune(
     """
     if isinstance(operation, CompiledModel):
         return operation.tune(*args, samples=samples, **keywords)
+    samples = whole("samples", samples, 1, 2**32 - 1)
     on_progress: Callable[[str, float, int, int], object] | None = None
     if callable(progress):
         on_progress = progress
@@ -76,7 +90,7 @@ def _bar(kernel: str, nanoseconds: float, done: int, total: int) -> None:
 
 def dry_run(calls: Iterable[Call]) -> list[Explanation]:
     """Explanations of calls, without making any of them."""
-    return [explain(operation, **arguments) for operation, arguments in calls]
+    return [explain(operation, **arguments) for operation, arguments in checked_calls(calls)]
 
 
 def compile_cold(
@@ -90,7 +104,7 @@ def compile_cold(
     elif progress or (progress is None and sys.stderr.isatty()):
         on_progress = _compiling
     try:
-        several = [(operation, (), dict(arguments)) for operation, arguments in calls]
+        several = [(operation, (), arguments) for operation, arguments in checked_calls(calls)]
         return _native.compile_cold(several, workers or min(8, os.cpu_count() or 1), on_progress)
     finally:
         if on_progress is _compiling:
@@ -124,10 +138,10 @@ def warmup(
     of compiled kernels, their total, and the id of the last one. A kernel that cannot be compiled is
     reported, and the other kernels are used.
     """
-    calls = list(calls)
-    compiled, already, failed = compile_cold(calls, workers, progress)
+    described = checked_calls(calls)
+    compiled, already, failed = compile_cold(described, workers, progress)
     done = []
-    for operation, arguments in calls:
+    for operation, arguments in described:
         plan = _native.which(operation, None, [], **arguments)
         with expressions_compiled_inline():
             getattr(ops, operation.replace(".", "_"))(**arguments)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from layerzero import _native, ops
+from layerzero._numbers import whole
 from layerzero._signatures import positional_count
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -63,6 +64,7 @@ def register_kernel(
     plan.
     """
 
+    priority = whole("priority", priority, 0, 100)
     if replace and alongside:
         raise ValueError("a kernel either replaces another one or is registered alongside it")
     if capabilities is None:
@@ -202,7 +204,7 @@ def register_operation(schema: str | os.PathLike[str], *, replace: bool | None =
     `schema` is a path, or the YAML text itself. Errors in it are reported with their location. Loading the same text again
     changes nothing. With `replace`, another schema takes the place of a registered operation of the same name, whose kernels
     are unregistered, because they were written for the old schema; this is the default in an interactive session. Operations
-    of the catalogue cannot be replaced.
+    of the catalog cannot be replaced.
     """
     text = os.fspath(schema)
     path = "<text>"
@@ -220,7 +222,7 @@ def register_operation(schema: str | os.PathLike[str], *, replace: bool | None =
 def unregister_operation(name: str) -> None:
     """Unregisters an operation that was loaded with `register_operation`, and its kernels. Running calls finish.
 
-    Operations of the catalogue cannot be unregistered.
+    Operations of the catalog cannot be unregistered.
     """
     _native.unregister_operation(name)
     function = name.replace(".", "_")

@@ -86,12 +86,12 @@ def canaries() -> list[dict[str, Any]]:
 
 
 def promote_version(version: str) -> None:
-    """Gives all calls of a kernel to a version (``<id>@<version>``), whatever the settings say."""
+    """Routes all calls of a kernel to a version (``<id>@<version>``), whatever the settings say."""
     _native.promote_version(version)
 
 
 def roll_back_version(version: str) -> None:
-    """Gives no calls to a version any more, whatever the settings say."""
+    """Routes no more calls to a version, whatever the settings say."""
     _native.roll_back_version(version)
 
 

@@ -6,6 +6,7 @@ import atexit
 import os
 
 from layerzero import _native
+from layerzero._numbers import whole
 
 
 class Server:
@@ -53,4 +54,4 @@ def serve(
     ``print(lz.serve().url)``. `perfdb` shows the measurements of another file, which is not changed; `lockfiles`
     shows the differences between two lockfiles, or between one and the recorded decisions.
     """
-    return Server(_native.serve(port, perfdb, list(lockfiles)))
+    return Server(_native.serve(whole("port", port, 0, 65535), perfdb, list(lockfiles)))

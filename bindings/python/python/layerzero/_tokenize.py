@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import array
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from layerzero import _native, _sentencepiece, _tiktoken, ops
+from layerzero._numbers import whole
 from layerzero._token_cache import TokenCache
 
 # Tokenizers by registered name, by encoding, or by file with its modification time and size.
@@ -73,13 +74,19 @@ def resolve(tokenizer: Any) -> _native.Tokenizer:
     return _from_object(tokenizer)
 
 
+def file_of(path: str | os.PathLike[str]) -> str:
+    """The file of a tokenizer: the path itself, or the first known one in the folder."""
+    name = os.fspath(path)
+    if not os.path.isdir(name):
+        return name
+    found = [file for file in _FILES if os.path.exists(os.path.join(name, file))]
+    if not found:
+        raise ValueError(f"the folder {name!r} has no tokenizer: none of {', '.join(_FILES)}")
+    return os.path.join(name, found[0])
+
+
 def _from_path(name: str) -> _native.Tokenizer:
-    path = os.path.abspath(name)
-    if os.path.isdir(path):
-        found = [file for file in _FILES if os.path.exists(os.path.join(path, file))]
-        if not found:
-            raise ValueError(f"the folder {name!r} has no tokenizer: none of {', '.join(_FILES)}")
-        path = os.path.join(path, found[0])
+    path = file_of(os.path.abspath(name))
     try:
         status = os.stat(path)
     except OSError as error:
@@ -145,7 +152,9 @@ def _for_texts(tokenizer_id: Any, split_special_tokens: bool) -> _native.Tokeniz
 
 
 def _batch(texts: str | Sequence[str]) -> list[str]:
-    return [texts] if isinstance(texts, str) else list(texts)
+    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+        return [texts]
+    return list(texts)
 
 
 def _flat(texts: str | Sequence[str], tokenizer: _native.Tokenizer, special: bool, offsets: bool) -> tuple[Any, ...]:
@@ -201,8 +210,9 @@ def tokenize_batch(
             raise ValueError(f"`pad_id`: the tokenizer has no token {token!r}")
     if padding == "max_length" and max_length is None:
         raise ValueError("`padding` is 'max_length', but `max_length` is not given")
+    max_length = None if max_length is None else whole("max_length", max_length, 0)
     lengths = {"longest": None, "max_length": max_length}
-    if isinstance(padding, str) and padding not in lengths:
+    if isinstance(padding, (bool, str)) and padding not in lengths:
         raise ValueError(f"`padding` must be 'longest', 'max_length' or a length, not {padding!r}")
     first = _flat(texts, tokenizer, False, return_offsets)
     second = None if pairs is None else _flat(pairs, tokenizer, False, return_offsets)
@@ -212,14 +222,14 @@ def tokenize_batch(
         second,
         special=add_special_tokens,
         max_length=max_length,
-        stride=stride,
+        stride=whole("stride", stride, 0),
         truncation=truncation,
         truncation_side=truncation_side,
         overflow=return_overflow,
-        length=lengths[padding] if isinstance(padding, str) else padding,
-        multiple_of=pad_to_multiple_of,
+        length=lengths[padding] if isinstance(padding, str) else whole("padding", padding, 1),
+        multiple_of=whole("pad_to_multiple_of", pad_to_multiple_of, 1),
         padding_side=padding_side,
-        pad_id=pad_id,
+        pad_id=None if pad_id is None else whole("pad_id", pad_id, 0, 2**31 - 1),
     )
     flat = [numpy.frombuffer(part, dtype=numpy.int64) for part in parts]
     ids, mask, types, special = (part.reshape(rows, length) for part in flat[:4])

@@ -4,29 +4,55 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
+import io
 import json
+import keyword
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import layerzero as lz
-from layerzero import _cli_arguments, _native
+from layerzero import _cli_arguments, _native, _tokenize
 from layerzero._report import Report, table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command. Errors are printed to stderr, and the exit code is not 0."""
+    _prepare_streams()
     try:
-        code = _run(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = _run(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader, such as `head`, has enough. Python would report the failed flush at exit.
+    except OSError as error:
+        # Python would report the failed flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        # The reader of a pipe, such as `head`, has enough.
+        if isinstance(error, BrokenPipeError):
+            return 0
+        print(f"lz: the output cannot be written: {error}", file=sys.stderr)
+        return 1
     return code
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Prints a warning without the line of source code that caused it."""
+    print(f"lz: warning: {message}", file=sys.stderr)
+
+
+def _prepare_streams() -> None:
+    """Opens streams that the caller closed, and replaces characters that the encoding of a stream does not have."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -58,6 +84,9 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _message(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name and "pip install" not in error.msg:
+        package = error.name.partition(".")[0]
+        return f"this command needs the package {package}, which is not installed; to install it: pip install {package}"
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
 
 
@@ -200,11 +229,12 @@ def _parser() -> argparse.ArgumentParser:
     one = add("import-definition", _import_definition, "convert a FlashInfer-Bench definition to a schema for lz.register_operation")
     one.add_argument("file", help="the definition, a JSON file")
     one.add_argument("--output", "-o", metavar="FILE", help="write the schema to this file instead of printing it")
-    one = add("tokenize", _tokenize, "show the tokens of a text and the kernel that makes them")
+    one = add("tokenize", _tokens, "show the tokens of a text and the kernel that makes them")
     one.add_argument("tokenizer", help="a tokenizer file or its folder, or the name of an encoding, such as o200k_base")
     one.add_argument("text", nargs="?", help="the text (default: standard input)")
     one.add_argument("--count", action="store_true", help="only count the tokens")
     one.add_argument("--no-special-tokens", action="store_true", help="add no special tokens around the text")
+    one.add_argument("--whole-texts", action="store_true", help="ignore truncation and padding in a tokenizer.json")
     one.add_argument("--chat", action="store_true", help="the text is a conversation in JSON: render it with the chat template")
     one = add("docs", _docs, "list the documentation pages of the package, or print one")
     one.add_argument("page", nargs="?", help="a page, such as schema-language")
@@ -220,9 +250,9 @@ def _ready(options: argparse.Namespace) -> Report:
 
 
 def _plugin(options: argparse.Namespace) -> Report:
-    if options.allow:
-        lz.configure({"plugins.directories": options.allow})
-    backend, version, sha256, kernels, compared, untried = _native.check_plugin(options.path)
+    from layerzero import _plugin_check
+
+    backend, version, sha256, kernels, compared, untried = _plugin_check.run(options.path, options.allow)
     data = {
         "backend": backend,
         "version": version,
@@ -331,6 +361,8 @@ def _ops(options: argparse.Namespace) -> Report:
 
 def _kernels(options: argparse.Namespace) -> Report:
     kernels = lz.list_kernels(options.operation, backend=options.backend, device=_device(options))
+    if options.backend and not kernels and options.backend not in {one["name"] for one in _native.backends()}:
+        raise ValueError(f"unknown backend {options.backend!r}; `lz doctor` lists the backends")
     rows = [
         (
             kernel["id"],
@@ -348,7 +380,15 @@ def _kernels(options: argparse.Namespace) -> Report:
 
 
 def _explain(options: argparse.Namespace) -> Report:
-    return lz.explain(options.operation, device=_device(options), **_cli_arguments.call(options.operation, options.arguments))
+    arguments = _cli_arguments.call(options.operation, options.arguments)
+    _verify_tokenizer(arguments)
+    return lz.explain(options.operation, device=_device(options), **arguments)
+
+
+def _verify_tokenizer(arguments: dict[str, Any]) -> None:
+    """Waits for the verification of a call's tokenizer, without which its native kernel is not selected."""
+    if "tokenizer" in arguments:
+        _tokenize.resolve(arguments["tokenizer"]).wait_verified()
 
 
 def _config(options: argparse.Namespace) -> Report:
@@ -364,7 +404,10 @@ def _bench(options: argparse.Namespace) -> Report:
         from layerzero._bench import gpu
 
         return gpu.run(options.output, options.limit)
+    if options.output:
+        raise ValueError("--output is only for `lz bench gpu`; --json prints the measurements of a call as JSON")
     arguments = _cli_arguments.call(options.operation, options.arguments)
+    _verify_tokenizer(arguments)
     plan = lz.which(options.operation, **arguments)
     function = getattr(lz.ops, options.operation.replace(".", "_"))
     rows = []
@@ -395,7 +438,10 @@ def _bench(options: argparse.Namespace) -> Report:
 def _tune(options: argparse.Namespace) -> Report:
     calls: list[tuple[str, list[str]]] = [(options.operation, options.arguments)] if options.operation else []
     if options.calls:
-        lines = Path(options.calls).read_text(encoding="utf-8").splitlines()
+        try:
+            lines = Path(options.calls).read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{options.calls} is not a file of calls: {error}") from None
         words = [line.split() for line in lines if line.strip() and not line.lstrip().startswith("#")]
         calls += [(line[0], line[1:]) for line in words]
     if not calls:
@@ -540,6 +586,8 @@ def _perfdb(options: argparse.Namespace) -> Report | str:
     elif options.action == "import":
         count = _native.perfdb_import(options.file[0])
     else:
+        if not options.operation and not options.kernel:
+            raise ValueError("lz perfdb prune needs --operation or --kernel: without them it would delete all measurements")
         count = _native.perfdb_prune(options.operation, options.kernel)
     return Report((table(options.action, ("measurements",), [(count,)]),), {"measurements": count})
 
@@ -594,6 +642,9 @@ def _new_op(options: argparse.Namespace) -> Report:
     for path in (schema, module):
         if path.exists():
             raise FileExistsError(f"{path} already exists")
+    if keyword.iskeyword(function) or importlib.util.find_spec(function) is not None:
+        raise ValueError(f"the module {function}.py of the operation {options.name!r} would hide another one; "
+            f"choose another name, such as my.{options.name}")
     text = _native.operation_template(options.name)
     # Errors in the name are reported before anything is written.
     lz.register_operation(text, replace=False)
@@ -621,14 +672,17 @@ def _import_definition(options: argparse.Namespace) -> Report | str:
     return Report((table("imported", ("operation", "schema"), [(name, options.output)]),), data)
 
 
-def _tokenize(options: argparse.Namespace) -> Report:
-    tokenizer = lz.register_tokenizer(options.tokenizer, options.tokenizer)
-    text = sys.stdin.read() if options.text is None else options.text
+def _tokens(options: argparse.Namespace) -> Report:
+    source = options.tokenizer
+    if options.whole_texts:
+        source = lz.Tokenizer.from_file(source, whole_texts=True)
+    tokenizer = lz.register_tokenizer(options.tokenizer, source)
+    tokenizer.wait_verified()
+    text = _text(options.text)
     special = not options.no_special_tokens
     if options.chat:
         text, special = _rendered(tokenizer, text), False
-    # `which` also lists the kernels to fall back to, and verifies each of them for seconds.
-    kernel = lz.ops.tokenize_encode.plan([text], tokenizer, add_special_tokens=special).kernel
+    kernel = lz.which("tokenize.encode", [text], tokenizer, add_special_tokens=special).kernel_id
     size = len(text.encode())
     if options.count:
         count = lz.count_tokens(text, tokenizer, add_special_tokens=special)
@@ -638,8 +692,27 @@ def _tokenize(options: argparse.Namespace) -> Report:
     tokens = [tokenizer.id_to_token(one) or "" for one in ids]
     parts = [repr(text.encode()[start:end].decode(errors="replace")) for start, end in ranges]
     rows = [(str(one), token, part) for one, token, part in zip(ids, tokens, parts, strict=True)]
-    title = f"{len(ids)} tokens of {size} bytes ({kernel})"
+    title = f"{_counted(len(ids), 'token')} of {_counted(size, 'byte')} ({kernel})"
     return Report((table(title, ("id", "token", "text"), rows),), {"ids": ids, "tokens": tokens, "offsets": ranges, "kernel": kernel})
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _text(given: str | None) -> str:
+    """The text of the command line, or that of standard input."""
+    if given is not None:
+        # Bytes of the command line that are not UTF-8 are surrogates.
+        content = given.encode(errors="surrogateescape")
+    elif sys.stdin is None:
+        raise ValueError("no text: standard input is closed")
+    else:
+        content = sys.stdin.buffer.read()
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the text is not UTF-8: byte {content[error.start]:#04x} at position {error.start}") from None
 
 
 def _rendered(tokenizer: lz.Tokenizer, conversation: str) -> str:

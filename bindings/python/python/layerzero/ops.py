@@ -1,4 +1,4 @@
-"""Every operation of the catalogue as a function; `ops.pyi` has their types. Operations registered by a
+"""Every operation of the catalog as a function; `ops.pyi` has their types. Operations registered by a
 program are added here."""
 
 from typing import NoReturn

@@ -238,7 +238,7 @@ def sample(function, times):
 
 
 def interleaved(functions, rounds=15):
-    """Median microseconds of each on the device, in turns; each sample takes about 4 ms. Then of replays of a graph of ten calls."""
+    """Median microseconds of each on the device, interleaved; each sample takes about 4 ms. Then of replays of a graph of ten calls."""
     times, samples = {}, {name: [] for name in functions}
     for name, function in functions.items():
         for _ in range(3):

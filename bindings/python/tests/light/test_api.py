@@ -1,6 +1,8 @@
 """The common functions, inspection, configuration and the command line."""
 
+import copy
 import json
+import pickle
 import shutil
 import subprocess
 import sys
@@ -288,3 +290,46 @@ def test_completion_offers_valid_words(capsys, line, offered):
     command = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _lz; printf '%s\\n' \"${{COMPREPLY[@]}}\""
     found = subprocess.run(["bash", "-c", f"{printed.out}\n{command}"], capture_output=True, text=True, check=True)
     assert set(found.stdout.split()) == offered
+
+
+@pytest.mark.parametrize("call", [lambda: lz.rms_norm(np.ones((2, 4), np.float32), np.ones(3, np.float32)), lambda: lz.explain("norm.nope")])
+def test_errors_are_pickled_and_copied(call):
+    with pytest.raises(lz.LayerZeroError) as caught:
+        call()
+    for other in (pickle.loads(pickle.dumps(caught.value)), copy.deepcopy(caught.value)):
+        assert type(other) is type(caught.value) and str(other) == str(caught.value)
+        assert [repr(reason) for reason in other.reasons] == [repr(reason) for reason in caught.value.reasons]
+        assert other.reasons[0].found == caught.value.reasons[0].found
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: lz.warmup("norm.rms"),
+        lambda: lz.dry_run("norm.rms"),
+        lambda: lz.solve("norm.rms"),
+        lambda: lz.freeze(None, "norm.rms"),
+        lambda: lz.plan_block("norm.rms"),
+        lambda: lz.plan_block(["norm.rms"]),
+    ],
+)
+def test_a_name_is_not_a_call(use):
+    with pytest.raises(TypeError, match="a call is an operation and its arguments, such as .*, not 'norm.rms'"):
+        use()
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda: lz.choose_format("foo"), "`calls` must map each format to its call"),
+        (lambda: lz.tune("norm.rms", np.ones((2, 4), np.float32), samples=0), "`samples` must be an integer from 1 to 4294967295, not 0"),
+        (lambda: lz.tune("norm.rms", np.ones((2, 4), np.float32), samples=-3), "`samples` must be"),
+        (lambda: lz.register_kernel(operation="norm.rms", id="test.a", priority=256), "`priority` must be an integer from 0 to 100, not 256"),
+        (lambda: lz.serve(-1), "`port` must be an integer from 0 to 65535, not -1"),
+        (lambda: lz.register_operation("/nope.yaml"), "/nope.yaml: No such file"),
+        (lambda: lz.import_definition("/nope.json"), "/nope.json: No such file"),
+    ],
+)
+def test_wrong_values_are_named(use, message):
+    with pytest.raises((TypeError, ValueError, OSError), match=message):
+        use()

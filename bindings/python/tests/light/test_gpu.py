@@ -67,7 +67,7 @@ def test_descriptor_is_valid_and_registers_all_its_kernels(registered, name):
 
 
 def of_tensors():
-    """Tensor operations of the catalogue: other tests register operations of their own, and text operations run on the host."""
+    """Tensor operations of the catalog: other tests register operations of their own, and text operations run on the host."""
     return {name for name in lz.list_operations() if not name.startswith(("tokenize.", "test."))}
 
 

@@ -10,7 +10,7 @@ import sys
 import layerzero as lz
 import numpy as np
 import pytest
-from layerzero import _register
+from layerzero import _definitions, _register
 
 SCHEMA = """
 operation: {name}
@@ -85,6 +85,27 @@ def test_a_missing_argument_is_the_only_problem():
     assert [reason.code for reason in caught.value.reasons] == ["ZERO_SIZE"]
 
 
+def test_an_argument_given_twice_is_refused():
+    operation = lz.register_operation(schema("test.twice"))
+    lz.register_kernel(operation="test.twice", id="test.twice")(lambda x, *, factor: x * np.float32(factor))
+    x = np.ones(3, np.float32)
+    calls = [
+        lambda: operation(x, x=x),
+        lambda: operation.plan(x, x=x),
+        lambda: lz.explain("test.twice", x, x=x),
+        lambda: lz.which("norm.rms", x, x=x),
+        lambda: lz.validate("norm.rms", x, x=x),
+        lambda: lz.tune("norm.rms", x, x=x, samples=1),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match="got multiple values for argument 'x'"):
+            call()
+    # An absent one was given too.
+    with pytest.raises(TypeError, match="multiple values"):
+        operation(None, x=x)
+    lz.unregister_operation("test.twice")
+
+
 def test_a_reversed_comparison_suggests_the_right_one():
     for wrong, right in (("=>", ">="), ("=<", "<=")):
         with pytest.raises(lz.ConfigurationError, match=f"`{right}`"):
@@ -127,9 +148,9 @@ def test_kernels_are_unregistered():
     lz.unregister_operation("test.two_kernels")
 
 
-def test_operations_of_the_catalogue_are_kept():
+def test_operations_of_the_catalog_are_kept():
     for change in (lambda: lz.unregister_operation("norm.rms"), lambda: lz.register_operation(schema("norm.rms"), replace=True)):
-        with pytest.raises(lz.ConfigurationError, match="belongs to the catalogue"):
+        with pytest.raises(lz.ConfigurationError, match="belongs to the catalog"):
             change()
     np.testing.assert_allclose(lz.ops.norm_rms(np.ones((1, 4), np.float32)), 1, rtol=1e-4)
 
@@ -243,7 +264,7 @@ def test_an_imported_definition_runs_its_reference_only_if_trusted(definition):
         lz.ops.scaled_sum_n4(x[:, :3], scale=2.0)
     lz.import_definition(definition, trust_reference=True)
     assert lz.ops.scaled_sum_n4(x, scale=2.0).tolist() == [12.0, 44.0]
-    (worker,) = [worker for worker in lz.workers() if worker.backend == "definition"]
+    (worker,) = [worker for worker in lz.workers() if worker.backend == "definition.scaled_sum_n4"]
     assert worker.process_id not in (None, os.getpid())
     (kernel,) = lz.list_kernels("scaled_sum_n4")
     assert kernel["reference"] and kernel["runs_in"].startswith("a worker process")
@@ -257,12 +278,47 @@ def test_a_definition_that_changed_after_it_was_trusted_is_refused(definition):
         lz.ops.scaled_sum_n4(np.ones((1, 4), np.float32), scale=2.0)
 
 
+@pytest.mark.parametrize("interactive", [True, False])
+def test_a_trusted_definition_is_imported_again(definition, monkeypatch, interactive):
+    monkeypatch.setattr(_register, "is_interactive", lambda: interactive)
+    monkeypatch.setattr(_definitions, "is_interactive", lambda: interactive)
+    replace = None if interactive else True
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    for factor in (1, 1, 3):
+        reference = DEFINITION["reference"].replace("* scale", f"* scale * {factor}")
+        definition.write_text(json.dumps({**DEFINITION, "reference": reference}))
+        lz.import_definition(definition, trust_reference=True, replace=replace)
+        assert lz.ops.scaled_sum_n4(x, scale=2.0).tolist() == [12.0 * factor, 44.0 * factor]
+    lz.unregister_operation("scaled_sum_n4")
+    # A thread releases removed kernels with its next call.
+    lz.ops.norm_rms(x)
+    assert not [worker for worker in lz.workers() if worker.backend.startswith("definition.")]
+
+
+def test_a_failing_reference_disables_no_other_definition(definition, tmp_path):
+    lz.import_definition(definition, trust_reference=True)
+    failing = tmp_path / "failing.json"
+    failing.write_text(json.dumps({**DEFINITION, "name": "failing_sum", "reference": "import nothing_here\n\ndef run(x, scale):\n    return x\n"}))
+    lz.import_definition(failing, trust_reference=True)
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    for _ in range(5):
+        with pytest.raises(lz.LayerZeroError):
+            lz.ops.failing_sum(x, scale=2.0)
+    assert lz.explain("scaled_sum_n4", x, scale=2.0).to_dict()["plan"]["kernel"] == "definition.scaled_sum_n4"
+    assert lz.ops.scaled_sum_n4(x, scale=2.0).tolist() == [12.0, 44.0]
+    lz.unregister_operation("failing_sum")
+    lz.reset_kernel("definition.failing_sum")
+
+
 def test_references_that_cannot_be_kernels_are_refused(tmp_path):
     path = tmp_path / "definition.json"
     path.write_text(json.dumps({key: value for key, value in DEFINITION.items() if key != "reference"} | {"name": "no_reference"}))
     with pytest.raises(ValueError, match="has no reference"):
         lz.import_definition(path, trust_reference=True)
-    assert "no_reference" not in lz.list_operations()
+    path.write_text(json.dumps({**DEFINITION, "name": "wrong_syntax", "reference": "import os\n\ndef run(x, scale:\n    return x\n"}))
+    with pytest.raises(ValueError, match=f"reference of {path} is not valid Python: line 3"):
+        lz.import_definition(path, trust_reference=True)
+    assert not {"no_reference", "wrong_syntax"} & set(lz.list_operations())
 
 
 def test_import_definition_prints_a_schema(definition, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -95,19 +96,27 @@ def test_a_bad_plugin_changes_nothing(plugin, fault, code, capsys):
         assert raised.value.reasons[0].code == code
     assert version() == "1.0"
     numpy.testing.assert_allclose(lz.ops.norm_rms(ROWS, eps=1e-5), expected(), atol=1e-4)
-    assert main(["plugin", "check", str(bad)]) == 1
+    assert main(["plugin", "check", str(bad), "--allow", str(bad.parent)]) == 1
     assert capsys.readouterr().err
 
 
 def test_a_plugin_is_checked_from_the_command_line(plugin, capsys):
     path = plugin("SECOND")
-    assert main(["plugin", "check", str(path), "--json"]) == 0
+    assert main(["plugin", "check", str(path), "--allow", str(path.parent), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["backend"], found["version"], found["untried"]) == ("versioned", "2.0", [])
     assert found["compared_calls"] > 0
     assert not [one for one in lz.list_kernels() if one["backend"] == "versioned"]
-    lz.configure({"plugins.directories": []})
-    assert main(["plugin", "check", str(path), "--allow", str(path.parent)]) == 0
+    assert main(["plugin", "check", str(path)]) == 1 and "plugins.directories" in capsys.readouterr().err
+
+
+def test_a_plugin_that_ends_its_process_is_an_error(tmp_path, capsys):
+    source, library = tmp_path / "abort.c", tmp_path / "abort.so"
+    source.write_text("#include <stdlib.h>\n__attribute__((constructor)) static void start(void) { abort(); }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    tmp_path.chmod(0o755)
+    assert main(["plugin", "check", str(library), "--allow", str(tmp_path)]) == 1
+    assert f"the plugin {library} ended the process that loaded it, with signal SIGABRT" in capsys.readouterr().err
 
 
 def test_versions_share_calls(plugin):

@@ -77,7 +77,7 @@ def test_locked_operation_is_not_split(rows):
         lz.unlock("test.rows")
 
 
-def test_catalogue_operation_is_split_too():
+def test_catalog_operation_is_split_too():
     sizes = []
 
     @lz.register_kernel(operation="norm.rms", id="parts.norm", backend="parts.norm", limits={"rows <= 8": "CUDA_GRID_DIM_EXCEEDED"})

@@ -198,7 +198,7 @@ def test_tekken(tmp_path):
     assert lz.tokenize("hello", tmp_path) == [262] and tokenizer.decode([262, 263]) == "hello w"
     definition["vocab"][5]["token_bytes"] = "?"
     path.write_text(json.dumps(definition))
-    with pytest.raises(ValueError, match="no valid `vocab`"):
+    with pytest.raises(ValueError, match="without a valid `vocab`"):
         lz.Tokenizer.from_file(path)
 
 
@@ -252,8 +252,8 @@ def test_chat_templates(tokenizer, tokenizer_path, tmp_path):
         ("vocab.json", '{"a": 0, "b": 1}', "vocabulary without merges"),
         ("merges.txt", "#version: 0.2\na b\n", "list of merges"),
         ("tokenizer.json", "version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "Git LFS pointer"),
-        ("tokenizer.json", "<html>not found</html>", "not valid JSON"),
-        ("tokenizer.model", "<html>not found</html>", "SentencePiece"),
+        ("tokenizer.json", "<html>not found</html>", "an HTML or XML page"),
+        ("tokenizer.model", "not found", "SentencePiece"),
         ("vocab.txt", "a\nb\n", r"lowercase|no token \[UNK\]"),
     ],
 )
@@ -269,3 +269,29 @@ def test_other_files_are_refused_by_what_they_are(tmp_path, name, content, messa
 def test_a_folder_without_tokenizer_is_refused(tmp_path):
     with pytest.raises(ValueError, match="none of tokenizer.json, tekken.json"):
         lz.tokenize("a", tmp_path)
+
+
+def test_wrong_arguments_are_named(tokenizer):
+    for use, message in [
+        (lambda: tokenizer.encode(b"a"), "bytes at position 0"),
+        (lambda: tokenizer.encode(["a", 1]), "int at position 1"),
+        (lambda: tokenizer.encode(3), "int"),
+        (lambda: lz.ops.tokenize_encode(b"a", tokenizer), "found bytes"),
+        (lambda: tokenizer.stream().push("a"), "a token id is an integer, not str"),
+        (lambda: tokenizer.stream().push([1, "a"]), "a token id is an integer, not str"),
+        (lambda: tokenizer.stream().push(-1), "a token id is an integer from 0 to 4294967295, not -1"),
+        (lambda: tokenizer.id_to_token(-1), "a token id is an integer from 0"),
+        (lambda: tokenizer.decode([2**40]), "a token id is an integer from 0 to 2147483647, not 1099511627776"),
+        (lambda: tokenizer.batch(["a"], padding=False), "`padding` must be 'longest', 'max_length' or a length, not False"),
+        (lambda: tokenizer.batch(["a"], padding=0), "`padding` must be an integer of at least 1, not 0"),
+        (lambda: tokenizer.batch(["a"], truncation=True), '`truncation` must be "longest_first" or .*, not True'),
+        (lambda: tokenizer.batch(["a"], padding_side="up"), '`padding_side` must be "left" or "right", not .up.'),
+        (lambda: tokenizer.batch(["a"], max_length=-1), "`max_length` must be an integer of at least 0, not -1"),
+        (lambda: tokenizer.batch(["a"], max_length=True), "`max_length` must be"),
+        (lambda: tokenizer.batch(["a"], stride=-4), "`stride` must be"),
+        (lambda: tokenizer.batch(["a"], pad_to_multiple_of=0), "`pad_to_multiple_of` must be an integer of at least 1, not 0"),
+        (lambda: tokenizer.batch(["a"], pad_id="nope"), "`pad_id`: the tokenizer has no token 'nope'"),
+        (lambda: tokenizer.batch(["a"], pad_id=-1), "`pad_id` must be"),
+    ]:
+        with pytest.raises((TypeError, ValueError), match=message):
+            use()

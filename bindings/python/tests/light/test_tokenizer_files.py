@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -167,3 +168,35 @@ def test_explain_prints_no_panic(tmp_path, definition):
     assert "tokenize.github_bpe.encode" in done.stdout
     assert "panicked" not in done.stderr + done.stdout
     assert "no merges lead to" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", b"", "an empty file"),
+        ("tokenizer.json", b"<!DOCTYPE html><html></html>", "an HTML or XML page"),
+        ("tokenizer.json", b"\xef\xbb\xbf{}", "a byte-order mark"),
+        ("tokenizer.json", b"{", "not valid JSON"),
+        ("tokenizer.json", b'{"other": 1.5}', "a JSON object without the key `model`"),
+        ("tekken.json", b'{"config": {}}', "a `tekken.json` without a valid `config.default_vocab_size`"),
+        ("image.png", b"\x89PNG\r\n\x1a\n", "a file of an unknown format; expected a tokenizer.json"),
+        ("model.gguf", b"GGUF\x03\0\0\0", "a file of an unknown format"),
+        ("tokenizer.model", b"\x89PNG", "not a SentencePiece model"),
+        ("vocab.txt", b"[UNK]\n", "tokenizer_config.json"),
+        ("ranks.tiktoken", b"not a rank\n", "line 1 of the ranks"),
+    ],
+)
+def test_files_that_are_no_tokenizer_are_named(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    for load in (lambda: lz.tokenize("a", path), lambda: lz.Tokenizer.from_file(path)):
+        with pytest.raises(ValueError, match=message) as caught:
+            load()
+        assert str(path) in str(caught.value) and "the JSON" not in str(caught.value)
+
+
+def test_a_folder_is_loaded_as_its_file(tmp_path, tokenizer_path):
+    shutil.copy(tokenizer_path, tmp_path / "tokenizer.json")
+    assert lz.Tokenizer.from_file(tmp_path) == lz.Tokenizer.from_file(tokenizer_path)
+    with pytest.raises(ValueError, match="has no tokenizer: none of tokenizer.json"):
+        lz.Tokenizer.from_file(tmp_path / "..")

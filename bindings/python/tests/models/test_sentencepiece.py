@@ -98,7 +98,7 @@ def test_random_models_match_the_library():
 
 UNKNOWN = proto.Piece("<unk>", 0.0, proto.UNKNOWN)
 REFUSED = {
-    "it has no pieces": b"",
+    "it has no pieces": proto.model([], proto.BPE),
     "damaged": b"\x0a\xff",
     "unknown model type 9": proto.model([UNKNOWN], 9),
     "unknown type 7": proto.model([UNKNOWN, proto.Piece("a", 0.0, 7)], proto.BPE),

@@ -49,6 +49,28 @@ class NormOfSquares(Scaled):
         return super().forward(x) ** 2
 
 
+class Changed(Scaled):
+    """An RMS norm that changes its input or its result."""
+
+    def __init__(self, before, after):
+        super().__init__(lambda weight: weight)
+        self.before, self.after = before, after
+
+    def forward(self, x):
+        return self.after(super().forward(self.before(x)))
+
+
+class WithScale(Scaled):
+    """An RMS norm with a setting that is 1 at first."""
+
+    def __init__(self):
+        super().__init__(lambda weight: weight)
+        self.scale = 1.0
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+
 def x(dtype=torch.float32):
     return torch.randn(3, 12, generator=torch.Generator().manual_seed(1)).to(dtype)
 
@@ -74,6 +96,10 @@ def test_norms_are_detected_by_their_results(factor, dtype):
         AnyNorm(lambda weight: 1 - weight),
         AnyNorm(lambda weight: 1.0),
         NormOfSquares(lambda weight: weight),
+        Changed(lambda x: x, lambda y: y.clamp(-8, 8)),
+        Changed(lambda x: x.clamp(-100, 100), lambda y: y),
+        Changed(torch.nan_to_num, lambda y: y),
+        Changed(lambda x: x, lambda y: y * (2 if y.shape[-2] == 1 else 1)),
     ],
 )
 def test_other_norms_are_left_unchanged(module):
@@ -83,6 +109,12 @@ def test_other_norms_are_left_unchanged(module):
     assert not swaps.swapped and "computes something other than norm.rms" in swaps.left["0"]
     assert "left 0" in str(swaps)
     assert torch.equal(model(x()), expected)
+
+
+def test_a_norm_with_another_setting_is_left_unchanged():
+    model = torch.nn.Sequential(WithScale())
+    swaps = integration.swap_norms(model)
+    assert not swaps.swapped and "depends on `scale`" in swaps.left["0"] and model[0].scale == 1.0
 
 
 class Scale(Scaled):

@@ -42,20 +42,20 @@ from triton.compiler import ASTSource
 from layerzero.backends.triton import _embedding_kernels as y, _experts_kernels as e, _experts_quantized_kernels as q, _fp4_kernels as w, _fp8_kernels as f, _kernels as k, _linear_kernels as l, _norm_kernels as n, _paged_kernels as p, _recurrent_kernels as r, _rope_append_kernels as t, _sampling_kernels as d, _score_expressions as x, _score_mod_kernels as a, _sparse_kernels as b
 
 numbers = {"i": "i32", "f": "fp32"}
-def source(kernel, pointers, constants, **others):
+def source(kernel, pointers, constants, warps=4, **others):
     names = kernel.arg_names
     signature = {name: pointers.get(name, "constexpr" if name in constants else others.get(name, "i32")) for name in names}
-    return ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    return ASTSource(fn=kernel, signature=signature, constexprs=constants), warps
 
 half = "*bf16"
 every = [
-    source(k.rms_norm, {"x": half, "residual": half, "weight": half, "out": half}, {"HAS_WEIGHT": True, "ADDS": True, "BLOCK": 4096}, eps="fp32", offset="fp32"),
+    source(k.rms_norm, {"x": half, "residual": half, "weight": half, "out": half}, {"HAS_WEIGHT": True, "ADDS": True, "BLOCK": 4096}, 8, eps="fp32", offset="fp32"),
     source(k.silu_mul, {"gate": half, "up": half, "out": half}, {"BLOCK": 1024}),
     source(k.gelu_mul, {"gate": half, "up": half, "out": half}, {"TANH": False, "BLOCK": 1024}),
     source(k.rope, {"x": half, "cos": "*fp32", "sin": "*fp32", "positions": "*i64", "out": half}, {"HAS_POSITIONS": True, "INTERLEAVED": True, "HALF": 64, "REST": 64}),
     source(k.merge, {"v": half, "s": "*fp32", "out": half, "lse": "*fp32"}, {"BLOCK": 128}),
     source(k.append, {"k": half, "v": half, "k_cache": "*fp8e4nv", "v_cache": "*fp8e4nv", "slots": "*i64"}, {"SATURATES": True, "LARGEST": 448.0, "BLOCK": 1024}),
-    source(k.largest, {"x": half, "parts": "*i32"}, {"PARTS": 512, "BLOCK": 8192}),
+    source(k.largest, {"x": half, "parts": "*i32"}, {"PARTS": 512, "BLOCK": 8192}, 8),
 ]
 layer = {"x": half, "weight": half, "up": half, "bias": half, "out": half}
 for gated in (False, True):
@@ -80,7 +80,7 @@ for stored, most in (("*i8", 127.0), ("*fp8e4nv", 448.0), ("*fp8e5", 57344.0)):
     flags = {"HAS_WEIGHT": True, "ADDS": True, "HAS_SCALE": False, "ONE_SCALE": False, "WHOLE": stored == "*i8", "LARGEST": most, "GROUPS": 32, "SIZE": 128}
     every.append(source(n.rms_norm_quantize, norm, flags, eps="fp32", offset="fp32"))
     back = {"quantized": stored, "scale": "*fp32", "zero": "*i32", "out": half}
-    every.append(source(k.dequantize, back, {"PER_BLOCK": True, "HAS_ZERO": stored == "*i8", "BLOCK": 4096}))
+    every.append(source(k.dequantize, back, {"PER_BLOCK": True, "HAS_ZERO": stored == "*i8", "BLOCK": 4096}, 8))
 sorting = dict.fromkeys(("indices", "counts", "order", "tiles"), "*i32")
 every.append(source(e.count, sorting, {"BLOCK": 1024}))
 every.append(source(e.place, sorting, {"M_BLOCK": 16, "EXPERTS": 128, "BLOCK": 1024}))
@@ -150,8 +150,8 @@ every.append(source(b.visible_keys, sparse, {"BLOCK": 1024}))
 every.append(source(b.variable_block, sparse, {**blocks, "R_BLOCK": 64}, scale="fp32", soft_cap="fp32"))
 draws = {**dict.fromkeys(("draft", "target"), "*fp32"), **dict.fromkeys(("drafted", "tokens", "accepted"), "*i32"), **dict.fromkeys(("uniforms", "sums"), "*fp64"), "seed": "*i64", "offset": "*i64"}
 for given in (True, False):
-    every.append(source(d.verify, draws, {"HAS_SEED": given, "HAS_OFFSET": given, "POSITIONS": 8, "PART": 4096}))
-every.append(source(d.emit, draws, {"PARTS": 32, "PART": 4096}))
+    every.append(source(d.verify, draws, {"HAS_SEED": given, "HAS_OFFSET": given, "POSITIONS": 8, "PART": 4096}, 8))
+every.append(source(d.emit, draws, {"PARTS": 32, "PART": 4096}, 8))
 from cases import EXPRESSIONS
 from layerzero import _native
 tables = ("lengths", "qo_indptr", "kv_indptr", "kv_indices", "last_page_len")
@@ -168,9 +168,10 @@ for text, has, mask, splits, wide, ragged, keys, cache in (
     modify = x.build(_native.score_mod_steps(text.encode(), 2)).modify
     kind = {"MODIFY": modify, "REAL": tl.float64 if wide else tl.float32, "PARAMETERS": 2, **dict.fromkeys(names, has), "MASK": mask, "UNIT": 8, "SPLITS": splits, "RAGGED": ragged, "KEYS": keys, "REQUESTS": 8 if ragged else 1, "HAS_K_SCALE": bool(cache), "HAS_V_SCALE": bool(cache)}
     dims = {"HEAD_DIM": 128, "VALUE_DIM": 128, "M_BLOCK": 32 if wide else 128, "N_BLOCK": 32, "D_BLOCK": 128, "V_BLOCK": 128}
-    every.append(source(a.attend, scored, {**kind, **dims}, scale="fp32", soft_cap="fp32"))
-for one in every:
-    triton.compile(one, target=GPUTarget("cuda", 90, 32))
+    every.append(source(a.attend, scored, {**kind, **dims}, 4 if wide else 8, scale="fp32", soft_cap="fp32"))
+# With as many warps as the adapters use for such blocks: fewer have too few registers, and are slow to compile.
+for one, warps in every:
+    triton.compile(one, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
 print(len(every))
 """
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use lz_core::descriptor::{self, Catalogue, Descriptor};
+use lz_core::descriptor::{self, Catalog, Descriptor};
 use lz_core::fork::Mutex;
 use lz_core::{Error, KernelEntry, OperationInfo, Reason, ReasonCode};
 use lz_engine::Engine;
@@ -243,8 +243,8 @@ pub unsafe fn kernels_of(
     let json = unsafe { text(record.descriptor) }
         .ok_or_else(|| refuse(invalid("`lz_plugin.descriptor` is null or not UTF-8")))?;
     let registry = engine.registry();
-    let catalogue = Catalogue::new(registry.operations().map(OperationInfo::schema));
-    let descriptor = descriptor::read(&path.display().to_string(), json, &catalogue)?;
+    let catalog = Catalog::new(registry.operations().map(OperationInfo::schema));
+    let descriptor = descriptor::read(&path.display().to_string(), json, &catalog)?;
     if record.kernel_count > MAX_KERNELS || (record.kernels.is_null() && record.kernel_count > 0) {
         return Err(refuse(invalid(&format!(
             "`lz_plugin.kernels` is null or `kernel_count` ({}) exceeds the limit of {MAX_KERNELS}",

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use lz_graph::{artifact, catalogue, validate};
+use lz_graph::{artifact, catalog, validate};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -19,7 +19,7 @@ pub fn run(input: &[u8]) -> bool {
     // The digest of a schema changes with the schema; corpora stay.
     let operations = graph.get_mut("operations").and_then(Value::as_object_mut);
     for (name, digest) in operations.into_iter().flatten() {
-        if let Some(operation) = catalogue::find(name) {
+        if let Some(operation) = catalog::find(name) {
             *digest = json!(operation.digest);
         }
     }

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::OnceLock;
 
-use lz_core::descriptor::{self, Catalogue};
+use lz_core::descriptor::{self, Catalog};
 use lz_core::{Arg, Kernel, KernelEntry, KernelError, OutArg, Run};
 use lz_engine::Engine;
 use serde_json::Value;
@@ -22,14 +22,14 @@ impl Kernel for Nothing {
     }
 }
 
-fn catalogue() -> &'static Catalogue<'static> {
-    static CATALOGUE: OnceLock<Catalogue<'static>> = OnceLock::new();
-    CATALOGUE.get_or_init(|| Catalogue::new(lz_ops::OPERATIONS.iter().map(|info| info.schema())))
+fn catalog() -> &'static Catalog<'static> {
+    static CATALOG: OnceLock<Catalog<'static>> = OnceLock::new();
+    CATALOG.get_or_init(|| Catalog::new(lz_ops::OPERATIONS.iter().map(|info| info.schema())))
 }
 
 pub fn run(input: &[u8]) -> bool {
     let text = String::from_utf8_lossy(input);
-    let read = match descriptor::read("capabilities.json", &text, catalogue()) {
+    let read = match descriptor::read("capabilities.json", &text, catalog()) {
         Ok(read) => read,
         Err(error) => {
             diagnostics::check(&error.report);
@@ -42,7 +42,7 @@ pub fn run(input: &[u8]) -> bool {
     };
     let json: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("accepted, but: {error}"));
     let pretty = format!("{json:#}");
-    let again = descriptor::read("pretty.json", &pretty, catalogue());
+    let again = descriptor::read("pretty.json", &pretty, catalog());
     let again = again.unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(again.hash, read.hash);
     assert_eq!(again.kernels, read.kernels);

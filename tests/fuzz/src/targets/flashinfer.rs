@@ -22,7 +22,7 @@ pub fn run(input: &[u8]) -> bool {
         }
     };
     let definition = definition.unwrap_or_else(|error| panic!("imported, but: {error}"));
-    let operation = load_one("imported.yaml", &imported.yaml, reason::catalogue())
+    let operation = load_one("imported.yaml", &imported.yaml, reason::catalog())
         .unwrap_or_else(|report| panic!("{}\n{report}", imported.yaml));
     assert_eq!(operation.name, imported.operation);
     let exported = export(&operation, &ExportOptions::default()).unwrap_or_else(|error| panic!("{error}"));

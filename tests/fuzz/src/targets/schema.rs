@@ -10,7 +10,7 @@ use crate::diagnostics;
 
 pub fn run(input: &[u8]) -> bool {
     let text = String::from_utf8_lossy(input);
-    let reasons = reason::catalogue();
+    let reasons = reason::catalog();
     let alone = load_one("input.yaml", &text, reasons);
     let in_set = SchemaSet::load([("input.yaml", &*text)], reasons);
     match (&alone, &in_set) {

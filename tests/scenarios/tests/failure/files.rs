@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use lz_core::descriptor::{self, Catalogue};
+use lz_core::descriptor::{self, Catalog};
 use lz_core::{ReasonCode, dynamic};
 use lz_engine::policy::env;
 use lz_engine::policy::file::Document;
@@ -14,8 +14,8 @@ use lz_scenarios::engines::{engine_on, stack, vocabulary};
 use lz_test_support::Folder;
 
 fn descriptor_codes(json: &str) -> (Option<String>, Vec<ReasonCode>) {
-    let catalogue = Catalogue::new(OPERATIONS.iter().map(|info| info.schema()));
-    let error = descriptor::read("vendor.json", json, &catalogue).unwrap_err();
+    let catalog = Catalog::new(OPERATIONS.iter().map(|info| info.schema()));
+    let error = descriptor::read("vendor.json", json, &catalog).unwrap_err();
     (error.backend.clone(), error.reasons.iter().map(|reason| reason.code).collect())
 }
 
@@ -52,8 +52,8 @@ fn a_descriptor_of_an_unknown_operation_is_rejected() {
         r#"{{ "schema_version": "1.0", "backend": "vendor", "backend_version": "3.1", "platform": "cuda",
               "ops": {{ "norm.rmss": [ {{ {KERNEL}, "dtypes": ["float16"] }} ] }} }}"#
     );
-    let catalogue = Catalogue::new(OPERATIONS.iter().map(|info| info.schema()));
-    let error = descriptor::read("vendor.json", &json, &catalogue).unwrap_err();
+    let catalog = Catalog::new(OPERATIONS.iter().map(|info| info.schema()));
+    let error = descriptor::read("vendor.json", &json, &catalog).unwrap_err();
     assert_eq!(error.reasons[0].code, ReasonCode::OperationUnknown);
     assert!(error.to_string().contains("did you mean `norm.rms`?"), "{error}");
 }

@@ -1,6 +1,6 @@
 //! Calls with real values, custom operations and kernels, precomputed decisions.
 
-use lz_core::descriptor::{self, Catalogue};
+use lz_core::descriptor::{self, Catalog};
 use lz_core::{Arg, OutArg, TensorView};
 use lz_device::detect_cpu;
 use lz_engine::Engine;
@@ -97,9 +97,9 @@ fn a_descriptor_from_disk_registers_a_kernel() {
         "params": ["eps"], "optional_inputs": ["weight"], "writes_into_output": true, "priority": 95,
         "limits": [ { "check": "hidden <= 8192", "code": "AXIS_LIMIT" } ] } ] } }"#;
     let path = folder.write("vendor.json", json);
-    let catalogue = Catalogue::new(OPERATIONS.iter().map(|info| info.schema()));
+    let catalog = Catalog::new(OPERATIONS.iter().map(|info| info.schema()));
     let text = std::fs::read_to_string(&path).unwrap();
-    let vendor = descriptor::read("vendor.json", &text, &catalogue).unwrap();
+    let vendor = descriptor::read("vendor.json", &text, &catalog).unwrap();
     let engine = engine_on("h100");
     register(&engine, vendor.kernels.iter().map(|spec| noop_kernel(spec.clone(), &NORM_RMS)));
     let norm = lz_scenarios::calls::Norm::llama3_8b();

@@ -1254,6 +1254,14 @@ void server_close(::lz::bridge::ServerHandle &server) noexcept;
 
 bool tokenizer_wait_verified(::lz::bridge::TokenizerHandle const &handle, double seconds) noexcept;
 
+::lz::bridge::Failure *tokenizer_of_encoding(::lz::bridge::TokenizerHandle &handle, ::rust::Str name) noexcept;
+
+::std::size_t tokenizer_vocabulary_size(::lz::bridge::TokenizerHandle const &handle) noexcept;
+
+bool tokenizer_token_of(::lz::bridge::TokenizerHandle const &handle, ::std::uint32_t id, ::rust::String &token) noexcept;
+
+bool tokenizer_id_of(::lz::bridge::TokenizerHandle const &handle, ::rust::Str token, ::std::uint32_t &id) noexcept;
+
 void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokenizer *description) noexcept;
 
 ::rust::Box<::lz::bridge::TextStreamHandle> text_stream_new() noexcept;

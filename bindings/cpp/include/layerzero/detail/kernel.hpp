@@ -29,11 +29,10 @@ inline lz_status fail(lz_run *run, lz_status status, const char *message) noexce
     return status;
 }
 
-/// Runs `work` and converts exceptions to a status.
-template <class Work> lz_status guarded(lz_run *run, Work &&work) noexcept {
+/// The status of the exception that is being handled.
+inline lz_status caught(lz_run *run) noexcept {
     try {
-        work();
-        return LZ_OK;
+        throw;
     } catch (const Declined &error) {
         return fail(run, LZ_DECLINED, error.what());
     } catch (const std::bad_alloc &error) {
@@ -45,46 +44,65 @@ template <class Work> lz_status guarded(lz_run *run, Work &&work) noexcept {
     }
 }
 
+/// A kernel object of any operation. One type, because smart pointers for each operation would take most of the time of compiling
+/// a program.
+class AnyKernel {
+  public:
+    virtual ~AnyKernel() = default;
+};
+
+/// Owns a kernel object and the vtable that refers to it.
+struct KernelOwner {
+    std::unique_ptr<const AnyKernel> object;
+
+    virtual ~KernelOwner() = default;
+};
+
+template <class Vtable> struct OwnedKernel final : KernelOwner {
+    Vtable vtable{};
+};
+
 /// The C functions of a kernel object.
 template <class Abi, class Object> struct Table {
     static lz_status workspace(void *context, const typename Abi::Args *args, std::uint64_t *bytes) noexcept {
-        return guarded(nullptr, [&] {
+        try {
             *bytes = Abi::with_arguments(
                 *args, [&](const typename Abi::Arguments &call) { return object(context).workspace(call); });
-        });
+            return LZ_OK;
+        } catch (...) {
+            return caught(nullptr);
+        }
     }
     static lz_status run(void *context, const typename Abi::Args *args, const typename Abi::Out *out,
                          lz_run *run) noexcept {
-        return guarded(run, [&] {
+        try {
             Run borrowed(run);
             Abi::with_arguments(*args, [&](const typename Abi::Arguments &call) {
                 object(context).run(call, Abi::output_slots(*out), borrowed);
             });
-        });
+            return LZ_OK;
+        } catch (...) {
+            return caught(run);
+        }
     }
 
   private:
     static const Object &object(void *context) noexcept {
-        return **static_cast<std::shared_ptr<const Object> *>(context);
+        return static_cast<const Object &>(*static_cast<KernelOwner *>(context)->object);
     }
 };
 
-/// A vtable and the kernel object that it refers to.
-template <class Abi, class Object> struct OwnedKernel {
-    std::shared_ptr<const Object> object;
-    typename Abi::Vtable vtable{};
-};
-
 template <class Abi, class Object> Kernel make_kernel(std::string id, std::unique_ptr<const Object> object) {
-    auto owned = std::make_shared<OwnedKernel<Abi, Object>>();
-    owned->object = std::move(object);
+    auto *owned = new OwnedKernel<typename Abi::Vtable>;
+    std::shared_ptr<KernelOwner> owner(static_cast<KernelOwner *>(owned));
+    owner->object = std::unique_ptr<const AnyKernel>(object.release());
     owned->vtable.size = sizeof(owned->vtable);
-    owned->vtable.context = &owned->object;
+    owned->vtable.context = owner.get();
     owned->vtable.workspace = &Table<Abi, Object>::workspace;
     owned->vtable.run = &Table<Abi, Object>::run;
     const void *table = &owned->vtable;
     return Kernel(std::move(id), Abi::Arguments::operation, Abi::Arguments::version,
-                  std::shared_ptr<const void>(std::move(owned), table));
+                  std::shared_ptr<const void>(std::move(owner), table));
 }
 
 /// A kernel that is a function.
@@ -96,16 +114,15 @@ template <class Abi, class Object, class Function> Kernel make_function_kernel(s
             function(call, out, run);
         }
     };
-    return make_kernel<Abi, Object>(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return make_kernel<Abi, Object>(std::move(id), std::unique_ptr<const Object>(new Called(std::move(function))));
 }
 
 } // namespace detail
 
 /// A kernel written in C++ of the operation with these arguments and output slots. Parameters have values; an exception
 /// becomes the kernel's failure.
-template <class Arguments, class Out> class OperationKernel {
+template <class Arguments, class Out> class OperationKernel : public detail::AnyKernel {
   public:
-    virtual ~OperationKernel() = default;
     /// Runs a checked call, from any thread.
     virtual void run(const Arguments &call, const Out &out, Run &run) const = 0;
     /// Bytes of scratch memory that a call needs, at most what the descriptor declares.

@@ -119,9 +119,10 @@ struct ActivationGeluAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel activation_gelu_kernel(std::string id, std::unique_ptr<const ActivationGeluKernel> kernel) {
-    return lz::detail::make_kernel<detail::ActivationGeluAbi, ActivationGeluKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::ActivationGeluAbi>
+Kernel activation_gelu_kernel(std::string id, std::unique_ptr<const ActivationGeluKernel> kernel) {
+    return lz::detail::make_kernel<Abi, ActivationGeluKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -122,9 +122,10 @@ struct ActivationGeluMulAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel activation_gelu_mul_kernel(std::string id, std::unique_ptr<const ActivationGeluMulKernel> kernel) {
-    return lz::detail::make_kernel<detail::ActivationGeluMulAbi, ActivationGeluMulKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::ActivationGeluMulAbi>
+Kernel activation_gelu_mul_kernel(std::string id, std::unique_ptr<const ActivationGeluMulKernel> kernel) {
+    return lz::detail::make_kernel<Abi, ActivationGeluMulKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

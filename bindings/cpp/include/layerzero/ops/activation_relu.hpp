@@ -106,9 +106,10 @@ struct ActivationReluAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel activation_relu_kernel(std::string id, std::unique_ptr<const ActivationReluKernel> kernel) {
-    return lz::detail::make_kernel<detail::ActivationReluAbi, ActivationReluKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::ActivationReluAbi>
+Kernel activation_relu_kernel(std::string id, std::unique_ptr<const ActivationReluKernel> kernel) {
+    return lz::detail::make_kernel<Abi, ActivationReluKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -106,9 +106,10 @@ struct ActivationReluSquaredAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel activation_relu_squared_kernel(std::string id, std::unique_ptr<const ActivationReluSquaredKernel> kernel) {
-    return lz::detail::make_kernel<detail::ActivationReluSquaredAbi, ActivationReluSquaredKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::ActivationReluSquaredAbi>
+Kernel activation_relu_squared_kernel(std::string id, std::unique_ptr<const ActivationReluSquaredKernel> kernel) {
+    return lz::detail::make_kernel<Abi, ActivationReluSquaredKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -111,9 +111,10 @@ struct ActivationSiluAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel activation_silu_kernel(std::string id, std::unique_ptr<const ActivationSiluKernel> kernel) {
-    return lz::detail::make_kernel<detail::ActivationSiluAbi, ActivationSiluKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::ActivationSiluAbi>
+Kernel activation_silu_kernel(std::string id, std::unique_ptr<const ActivationSiluKernel> kernel) {
+    return lz::detail::make_kernel<Abi, ActivationSiluKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

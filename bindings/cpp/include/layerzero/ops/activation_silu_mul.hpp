@@ -110,9 +110,10 @@ struct ActivationSiluMulAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel activation_silu_mul_kernel(std::string id, std::unique_ptr<const ActivationSiluMulKernel> kernel) {
-    return lz::detail::make_kernel<detail::ActivationSiluMulAbi, ActivationSiluMulKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::ActivationSiluMulAbi>
+Kernel activation_silu_mul_kernel(std::string id, std::unique_ptr<const ActivationSiluMulKernel> kernel) {
+    return lz::detail::make_kernel<Abi, ActivationSiluMulKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

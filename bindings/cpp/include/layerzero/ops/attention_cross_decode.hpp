@@ -154,9 +154,10 @@ struct AttentionCrossDecodeAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_cross_decode_kernel(std::string id, std::unique_ptr<const AttentionCrossDecodeKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionCrossDecodeAbi, AttentionCrossDecodeKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionCrossDecodeAbi>
+Kernel attention_cross_decode_kernel(std::string id, std::unique_ptr<const AttentionCrossDecodeKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionCrossDecodeKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -155,9 +155,10 @@ struct AttentionCrossPrefillAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_cross_prefill_kernel(std::string id, std::unique_ptr<const AttentionCrossPrefillKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionCrossPrefillAbi, AttentionCrossPrefillKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionCrossPrefillAbi>
+Kernel attention_cross_prefill_kernel(std::string id, std::unique_ptr<const AttentionCrossPrefillKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionCrossPrefillKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -185,9 +185,10 @@ struct AttentionGqaDecodeAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_gqa_decode_kernel(std::string id, std::unique_ptr<const AttentionGqaDecodeKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionGqaDecodeAbi, AttentionGqaDecodeKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionGqaDecodeAbi>
+Kernel attention_gqa_decode_kernel(std::string id, std::unique_ptr<const AttentionGqaDecodeKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionGqaDecodeKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -201,9 +201,10 @@ struct AttentionGqaDecodePagedAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_gqa_decode_paged_kernel(std::string id, std::unique_ptr<const AttentionGqaDecodePagedKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionGqaDecodePagedAbi, AttentionGqaDecodePagedKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionGqaDecodePagedAbi>
+Kernel attention_gqa_decode_paged_kernel(std::string id, std::unique_ptr<const AttentionGqaDecodePagedKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionGqaDecodePagedKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

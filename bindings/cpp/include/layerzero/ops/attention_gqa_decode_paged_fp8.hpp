@@ -209,9 +209,10 @@ struct AttentionGqaDecodePagedFp8Abi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_gqa_decode_paged_fp8_kernel(std::string id, std::unique_ptr<const AttentionGqaDecodePagedFp8Kernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionGqaDecodePagedFp8Abi, AttentionGqaDecodePagedFp8Kernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionGqaDecodePagedFp8Abi>
+Kernel attention_gqa_decode_paged_fp8_kernel(std::string id, std::unique_ptr<const AttentionGqaDecodePagedFp8Kernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionGqaDecodePagedFp8Kernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -198,9 +198,10 @@ struct AttentionGqaPrefillAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_gqa_prefill_kernel(std::string id, std::unique_ptr<const AttentionGqaPrefillKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionGqaPrefillAbi, AttentionGqaPrefillKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionGqaPrefillAbi>
+Kernel attention_gqa_prefill_kernel(std::string id, std::unique_ptr<const AttentionGqaPrefillKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionGqaPrefillKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

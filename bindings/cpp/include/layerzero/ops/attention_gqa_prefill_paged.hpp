@@ -221,9 +221,10 @@ struct AttentionGqaPrefillPagedAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_gqa_prefill_paged_kernel(std::string id, std::unique_ptr<const AttentionGqaPrefillPagedKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionGqaPrefillPagedAbi, AttentionGqaPrefillPagedKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionGqaPrefillPagedAbi>
+Kernel attention_gqa_prefill_paged_kernel(std::string id, std::unique_ptr<const AttentionGqaPrefillPagedKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionGqaPrefillPagedKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -229,9 +229,10 @@ struct AttentionGqaPrefillPagedFp8Abi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_gqa_prefill_paged_fp8_kernel(std::string id, std::unique_ptr<const AttentionGqaPrefillPagedFp8Kernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionGqaPrefillPagedFp8Abi, AttentionGqaPrefillPagedFp8Kernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionGqaPrefillPagedFp8Abi>
+Kernel attention_gqa_prefill_paged_fp8_kernel(std::string id, std::unique_ptr<const AttentionGqaPrefillPagedFp8Kernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionGqaPrefillPagedFp8Kernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

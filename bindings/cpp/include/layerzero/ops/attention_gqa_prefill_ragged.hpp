@@ -198,9 +198,10 @@ struct AttentionGqaPrefillRaggedAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_gqa_prefill_ragged_kernel(std::string id, std::unique_ptr<const AttentionGqaPrefillRaggedKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionGqaPrefillRaggedAbi, AttentionGqaPrefillRaggedKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionGqaPrefillRaggedAbi>
+Kernel attention_gqa_prefill_ragged_kernel(std::string id, std::unique_ptr<const AttentionGqaPrefillRaggedKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionGqaPrefillRaggedKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

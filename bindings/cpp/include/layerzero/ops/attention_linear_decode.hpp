@@ -148,9 +148,10 @@ struct AttentionLinearDecodeAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_linear_decode_kernel(std::string id, std::unique_ptr<const AttentionLinearDecodeKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionLinearDecodeAbi, AttentionLinearDecodeKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionLinearDecodeAbi>
+Kernel attention_linear_decode_kernel(std::string id, std::unique_ptr<const AttentionLinearDecodeKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionLinearDecodeKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -160,9 +160,10 @@ struct AttentionLinearPrefillAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_linear_prefill_kernel(std::string id, std::unique_ptr<const AttentionLinearPrefillKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionLinearPrefillAbi, AttentionLinearPrefillKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionLinearPrefillAbi>
+Kernel attention_linear_prefill_kernel(std::string id, std::unique_ptr<const AttentionLinearPrefillKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionLinearPrefillKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

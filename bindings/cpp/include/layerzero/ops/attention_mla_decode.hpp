@@ -138,9 +138,10 @@ struct AttentionMlaDecodeAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_mla_decode_kernel(std::string id, std::unique_ptr<const AttentionMlaDecodeKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionMlaDecodeAbi, AttentionMlaDecodeKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionMlaDecodeAbi>
+Kernel attention_mla_decode_kernel(std::string id, std::unique_ptr<const AttentionMlaDecodeKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionMlaDecodeKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -155,9 +155,10 @@ struct AttentionMlaDecodePagedAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_mla_decode_paged_kernel(std::string id, std::unique_ptr<const AttentionMlaDecodePagedKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionMlaDecodePagedAbi, AttentionMlaDecodePagedKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionMlaDecodePagedAbi>
+Kernel attention_mla_decode_paged_kernel(std::string id, std::unique_ptr<const AttentionMlaDecodePagedKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionMlaDecodePagedKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -147,9 +147,10 @@ struct AttentionMlaPrefillAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_mla_prefill_kernel(std::string id, std::unique_ptr<const AttentionMlaPrefillKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionMlaPrefillAbi, AttentionMlaPrefillKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionMlaPrefillAbi>
+Kernel attention_mla_prefill_kernel(std::string id, std::unique_ptr<const AttentionMlaPrefillKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionMlaPrefillKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

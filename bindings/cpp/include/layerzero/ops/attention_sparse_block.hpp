@@ -161,9 +161,10 @@ struct AttentionSparseBlockAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_sparse_block_kernel(std::string id, std::unique_ptr<const AttentionSparseBlockKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionSparseBlockAbi, AttentionSparseBlockKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionSparseBlockAbi>
+Kernel attention_sparse_block_kernel(std::string id, std::unique_ptr<const AttentionSparseBlockKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionSparseBlockKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -146,9 +146,10 @@ struct AttentionSparseTopkAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_sparse_topk_kernel(std::string id, std::unique_ptr<const AttentionSparseTopkKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionSparseTopkAbi, AttentionSparseTopkKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionSparseTopkAbi>
+Kernel attention_sparse_topk_kernel(std::string id, std::unique_ptr<const AttentionSparseTopkKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionSparseTopkKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

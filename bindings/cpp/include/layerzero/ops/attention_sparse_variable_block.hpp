@@ -153,9 +153,10 @@ struct AttentionSparseVariableBlockAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_sparse_variable_block_kernel(std::string id, std::unique_ptr<const AttentionSparseVariableBlockKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionSparseVariableBlockAbi, AttentionSparseVariableBlockKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionSparseVariableBlockAbi>
+Kernel attention_sparse_variable_block_kernel(std::string id, std::unique_ptr<const AttentionSparseVariableBlockKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionSparseVariableBlockKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

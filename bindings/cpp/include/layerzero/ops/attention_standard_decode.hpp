@@ -179,9 +179,10 @@ struct AttentionStandardDecodeAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_standard_decode_kernel(std::string id, std::unique_ptr<const AttentionStandardDecodeKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionStandardDecodeAbi, AttentionStandardDecodeKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionStandardDecodeAbi>
+Kernel attention_standard_decode_kernel(std::string id, std::unique_ptr<const AttentionStandardDecodeKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionStandardDecodeKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

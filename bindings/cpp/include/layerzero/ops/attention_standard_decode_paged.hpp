@@ -194,9 +194,10 @@ struct AttentionStandardDecodePagedAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_standard_decode_paged_kernel(std::string id, std::unique_ptr<const AttentionStandardDecodePagedKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionStandardDecodePagedAbi, AttentionStandardDecodePagedKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionStandardDecodePagedAbi>
+Kernel attention_standard_decode_paged_kernel(std::string id, std::unique_ptr<const AttentionStandardDecodePagedKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionStandardDecodePagedKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

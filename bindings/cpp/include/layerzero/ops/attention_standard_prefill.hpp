@@ -192,9 +192,10 @@ struct AttentionStandardPrefillAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_standard_prefill_kernel(std::string id, std::unique_ptr<const AttentionStandardPrefillKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionStandardPrefillAbi, AttentionStandardPrefillKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionStandardPrefillAbi>
+Kernel attention_standard_prefill_kernel(std::string id, std::unique_ptr<const AttentionStandardPrefillKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionStandardPrefillKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -214,9 +214,10 @@ struct AttentionStandardPrefillPagedAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_standard_prefill_paged_kernel(std::string id, std::unique_ptr<const AttentionStandardPrefillPagedKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionStandardPrefillPagedAbi, AttentionStandardPrefillPagedKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionStandardPrefillPagedAbi>
+Kernel attention_standard_prefill_paged_kernel(std::string id, std::unique_ptr<const AttentionStandardPrefillPagedKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionStandardPrefillPagedKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

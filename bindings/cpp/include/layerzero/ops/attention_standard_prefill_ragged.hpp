@@ -191,9 +191,10 @@ struct AttentionStandardPrefillRaggedAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_standard_prefill_ragged_kernel(std::string id, std::unique_ptr<const AttentionStandardPrefillRaggedKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionStandardPrefillRaggedAbi, AttentionStandardPrefillRaggedKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionStandardPrefillRaggedAbi>
+Kernel attention_standard_prefill_ragged_kernel(std::string id, std::unique_ptr<const AttentionStandardPrefillRaggedKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionStandardPrefillRaggedKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

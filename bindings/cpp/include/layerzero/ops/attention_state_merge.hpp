@@ -121,9 +121,10 @@ struct AttentionStateMergeAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel attention_state_merge_kernel(std::string id, std::unique_ptr<const AttentionStateMergeKernel> kernel) {
-    return lz::detail::make_kernel<detail::AttentionStateMergeAbi, AttentionStateMergeKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::AttentionStateMergeAbi>
+Kernel attention_state_merge_kernel(std::string id, std::unique_ptr<const AttentionStateMergeKernel> kernel) {
+    return lz::detail::make_kernel<Abi, AttentionStateMergeKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

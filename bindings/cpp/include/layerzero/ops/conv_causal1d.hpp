@@ -141,9 +141,10 @@ struct ConvCausal1dAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel conv_causal1d_kernel(std::string id, std::unique_ptr<const ConvCausal1dKernel> kernel) {
-    return lz::detail::make_kernel<detail::ConvCausal1dAbi, ConvCausal1dKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::ConvCausal1dAbi>
+Kernel conv_causal1d_kernel(std::string id, std::unique_ptr<const ConvCausal1dKernel> kernel) {
+    return lz::detail::make_kernel<Abi, ConvCausal1dKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

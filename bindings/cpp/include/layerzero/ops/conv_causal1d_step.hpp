@@ -130,9 +130,10 @@ struct ConvCausal1dStepAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel conv_causal1d_step_kernel(std::string id, std::unique_ptr<const ConvCausal1dStepKernel> kernel) {
-    return lz::detail::make_kernel<detail::ConvCausal1dStepAbi, ConvCausal1dStepKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::ConvCausal1dStepAbi>
+Kernel conv_causal1d_step_kernel(std::string id, std::unique_ptr<const ConvCausal1dStepKernel> kernel) {
+    return lz::detail::make_kernel<Abi, ConvCausal1dStepKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -181,9 +181,10 @@ struct DequantizeAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel dequantize_kernel(std::string id, std::unique_ptr<const DequantizeKernel> kernel) {
-    return lz::detail::make_kernel<detail::DequantizeAbi, DequantizeKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::DequantizeAbi>
+Kernel dequantize_kernel(std::string id, std::unique_ptr<const DequantizeKernel> kernel) {
+    return lz::detail::make_kernel<Abi, DequantizeKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -110,9 +110,10 @@ struct EmbeddingLookupAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel embedding_lookup_kernel(std::string id, std::unique_ptr<const EmbeddingLookupKernel> kernel) {
-    return lz::detail::make_kernel<detail::EmbeddingLookupAbi, EmbeddingLookupKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::EmbeddingLookupAbi>
+Kernel embedding_lookup_kernel(std::string id, std::unique_ptr<const EmbeddingLookupKernel> kernel) {
+    return lz::detail::make_kernel<Abi, EmbeddingLookupKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -168,9 +168,10 @@ struct EmbeddingLookupQuantizedAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel embedding_lookup_quantized_kernel(std::string id, std::unique_ptr<const EmbeddingLookupQuantizedKernel> kernel) {
-    return lz::detail::make_kernel<detail::EmbeddingLookupQuantizedAbi, EmbeddingLookupQuantizedKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::EmbeddingLookupQuantizedAbi>
+Kernel embedding_lookup_quantized_kernel(std::string id, std::unique_ptr<const EmbeddingLookupQuantizedKernel> kernel) {
+    return lz::detail::make_kernel<Abi, EmbeddingLookupQuantizedKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

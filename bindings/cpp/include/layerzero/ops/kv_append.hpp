@@ -121,9 +121,10 @@ struct KvAppendAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel kv_append_kernel(std::string id, std::unique_ptr<const KvAppendKernel> kernel) {
-    return lz::detail::make_kernel<detail::KvAppendAbi, KvAppendKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::KvAppendAbi>
+Kernel kv_append_kernel(std::string id, std::unique_ptr<const KvAppendKernel> kernel) {
+    return lz::detail::make_kernel<Abi, KvAppendKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -114,9 +114,10 @@ struct KvCompactAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel kv_compact_kernel(std::string id, std::unique_ptr<const KvCompactKernel> kernel) {
-    return lz::detail::make_kernel<detail::KvCompactAbi, KvCompactKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::KvCompactAbi>
+Kernel kv_compact_kernel(std::string id, std::unique_ptr<const KvCompactKernel> kernel) {
+    return lz::detail::make_kernel<Abi, KvCompactKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -135,9 +135,10 @@ struct LogitsLogprobsAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel logits_logprobs_kernel(std::string id, std::unique_ptr<const LogitsLogprobsKernel> kernel) {
-    return lz::detail::make_kernel<detail::LogitsLogprobsAbi, LogitsLogprobsKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::LogitsLogprobsAbi>
+Kernel logits_logprobs_kernel(std::string id, std::unique_ptr<const LogitsLogprobsKernel> kernel) {
+    return lz::detail::make_kernel<Abi, LogitsLogprobsKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -139,9 +139,10 @@ struct MlpFusedAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel mlp_fused_kernel(std::string id, std::unique_ptr<const MlpFusedKernel> kernel) {
-    return lz::detail::make_kernel<detail::MlpFusedAbi, MlpFusedKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::MlpFusedAbi>
+Kernel mlp_fused_kernel(std::string id, std::unique_ptr<const MlpFusedKernel> kernel) {
+    return lz::detail::make_kernel<Abi, MlpFusedKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -132,9 +132,10 @@ struct MlpLinearAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel mlp_linear_kernel(std::string id, std::unique_ptr<const MlpLinearKernel> kernel) {
-    return lz::detail::make_kernel<detail::MlpLinearAbi, MlpLinearKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::MlpLinearAbi>
+Kernel mlp_linear_kernel(std::string id, std::unique_ptr<const MlpLinearKernel> kernel) {
+    return lz::detail::make_kernel<Abi, MlpLinearKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -171,9 +171,10 @@ struct MlpLinearFp4Abi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel mlp_linear_fp4_kernel(std::string id, std::unique_ptr<const MlpLinearFp4Kernel> kernel) {
-    return lz::detail::make_kernel<detail::MlpLinearFp4Abi, MlpLinearFp4Kernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::MlpLinearFp4Abi>
+Kernel mlp_linear_fp4_kernel(std::string id, std::unique_ptr<const MlpLinearFp4Kernel> kernel) {
+    return lz::detail::make_kernel<Abi, MlpLinearFp4Kernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

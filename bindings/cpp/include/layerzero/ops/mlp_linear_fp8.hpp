@@ -175,9 +175,10 @@ struct MlpLinearFp8Abi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel mlp_linear_fp8_kernel(std::string id, std::unique_ptr<const MlpLinearFp8Kernel> kernel) {
-    return lz::detail::make_kernel<detail::MlpLinearFp8Abi, MlpLinearFp8Kernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::MlpLinearFp8Abi>
+Kernel mlp_linear_fp8_kernel(std::string id, std::unique_ptr<const MlpLinearFp8Kernel> kernel) {
+    return lz::detail::make_kernel<Abi, MlpLinearFp8Kernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

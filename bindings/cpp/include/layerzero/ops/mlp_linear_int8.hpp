@@ -175,9 +175,10 @@ struct MlpLinearInt8Abi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel mlp_linear_int8_kernel(std::string id, std::unique_ptr<const MlpLinearInt8Kernel> kernel) {
-    return lz::detail::make_kernel<detail::MlpLinearInt8Abi, MlpLinearInt8Kernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::MlpLinearInt8Abi>
+Kernel mlp_linear_int8_kernel(std::string id, std::unique_ptr<const MlpLinearInt8Kernel> kernel) {
+    return lz::detail::make_kernel<Abi, MlpLinearInt8Kernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

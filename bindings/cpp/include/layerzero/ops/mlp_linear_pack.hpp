@@ -108,9 +108,10 @@ struct MlpLinearPackAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel mlp_linear_pack_kernel(std::string id, std::unique_ptr<const MlpLinearPackKernel> kernel) {
-    return lz::detail::make_kernel<detail::MlpLinearPackAbi, MlpLinearPackKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::MlpLinearPackAbi>
+Kernel mlp_linear_pack_kernel(std::string id, std::unique_ptr<const MlpLinearPackKernel> kernel) {
+    return lz::detail::make_kernel<Abi, MlpLinearPackKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

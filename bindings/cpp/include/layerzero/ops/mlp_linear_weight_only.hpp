@@ -181,9 +181,10 @@ struct MlpLinearWeightOnlyAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel mlp_linear_weight_only_kernel(std::string id, std::unique_ptr<const MlpLinearWeightOnlyKernel> kernel) {
-    return lz::detail::make_kernel<detail::MlpLinearWeightOnlyAbi, MlpLinearWeightOnlyKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::MlpLinearWeightOnlyAbi>
+Kernel mlp_linear_weight_only_kernel(std::string id, std::unique_ptr<const MlpLinearWeightOnlyKernel> kernel) {
+    return lz::detail::make_kernel<Abi, MlpLinearWeightOnlyKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

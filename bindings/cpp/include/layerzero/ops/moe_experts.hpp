@@ -179,9 +179,10 @@ struct MoeExpertsAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel moe_experts_kernel(std::string id, std::unique_ptr<const MoeExpertsKernel> kernel) {
-    return lz::detail::make_kernel<detail::MoeExpertsAbi, MoeExpertsKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::MoeExpertsAbi>
+Kernel moe_experts_kernel(std::string id, std::unique_ptr<const MoeExpertsKernel> kernel) {
+    return lz::detail::make_kernel<Abi, MoeExpertsKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

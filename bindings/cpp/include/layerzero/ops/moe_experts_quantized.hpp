@@ -217,9 +217,10 @@ struct MoeExpertsQuantizedAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel moe_experts_quantized_kernel(std::string id, std::unique_ptr<const MoeExpertsQuantizedKernel> kernel) {
-    return lz::detail::make_kernel<detail::MoeExpertsQuantizedAbi, MoeExpertsQuantizedKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::MoeExpertsQuantizedAbi>
+Kernel moe_experts_quantized_kernel(std::string id, std::unique_ptr<const MoeExpertsQuantizedKernel> kernel) {
+    return lz::detail::make_kernel<Abi, MoeExpertsQuantizedKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -170,9 +170,10 @@ struct MoeRouteAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel moe_route_kernel(std::string id, std::unique_ptr<const MoeRouteKernel> kernel) {
-    return lz::detail::make_kernel<detail::MoeRouteAbi, MoeRouteKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::MoeRouteAbi>
+Kernel moe_route_kernel(std::string id, std::unique_ptr<const MoeRouteKernel> kernel) {
+    return lz::detail::make_kernel<Abi, MoeRouteKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

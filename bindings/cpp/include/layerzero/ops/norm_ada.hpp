@@ -120,9 +120,10 @@ struct NormAdaAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel norm_ada_kernel(std::string id, std::unique_ptr<const NormAdaKernel> kernel) {
-    return lz::detail::make_kernel<detail::NormAdaAbi, NormAdaKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::NormAdaAbi>
+Kernel norm_ada_kernel(std::string id, std::unique_ptr<const NormAdaKernel> kernel) {
+    return lz::detail::make_kernel<Abi, NormAdaKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

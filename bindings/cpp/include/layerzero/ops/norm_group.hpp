@@ -136,9 +136,10 @@ struct NormGroupAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel norm_group_kernel(std::string id, std::unique_ptr<const NormGroupKernel> kernel) {
-    return lz::detail::make_kernel<detail::NormGroupAbi, NormGroupKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::NormGroupAbi>
+Kernel norm_group_kernel(std::string id, std::unique_ptr<const NormGroupKernel> kernel) {
+    return lz::detail::make_kernel<Abi, NormGroupKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -137,9 +137,10 @@ struct NormLayerAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel norm_layer_kernel(std::string id, std::unique_ptr<const NormLayerKernel> kernel) {
-    return lz::detail::make_kernel<detail::NormLayerAbi, NormLayerKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::NormLayerAbi>
+Kernel norm_layer_kernel(std::string id, std::unique_ptr<const NormLayerKernel> kernel) {
+    return lz::detail::make_kernel<Abi, NormLayerKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -127,9 +127,10 @@ struct NormLayerAddAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel norm_layer_add_kernel(std::string id, std::unique_ptr<const NormLayerAddKernel> kernel) {
-    return lz::detail::make_kernel<detail::NormLayerAddAbi, NormLayerAddKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::NormLayerAddAbi>
+Kernel norm_layer_add_kernel(std::string id, std::unique_ptr<const NormLayerAddKernel> kernel) {
+    return lz::detail::make_kernel<Abi, NormLayerAddKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

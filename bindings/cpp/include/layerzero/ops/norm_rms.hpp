@@ -121,9 +121,10 @@ struct NormRmsAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel norm_rms_kernel(std::string id, std::unique_ptr<const NormRmsKernel> kernel) {
-    return lz::detail::make_kernel<detail::NormRmsAbi, NormRmsKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::NormRmsAbi>
+Kernel norm_rms_kernel(std::string id, std::unique_ptr<const NormRmsKernel> kernel) {
+    return lz::detail::make_kernel<Abi, NormRmsKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -125,9 +125,10 @@ struct NormRmsAddAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel norm_rms_add_kernel(std::string id, std::unique_ptr<const NormRmsAddKernel> kernel) {
-    return lz::detail::make_kernel<detail::NormRmsAddAbi, NormRmsAddKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::NormRmsAddAbi>
+Kernel norm_rms_add_kernel(std::string id, std::unique_ptr<const NormRmsAddKernel> kernel) {
+    return lz::detail::make_kernel<Abi, NormRmsAddKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

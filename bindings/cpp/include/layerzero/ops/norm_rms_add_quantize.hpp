@@ -176,9 +176,10 @@ struct NormRmsAddQuantizeAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel norm_rms_add_quantize_kernel(std::string id, std::unique_ptr<const NormRmsAddQuantizeKernel> kernel) {
-    return lz::detail::make_kernel<detail::NormRmsAddQuantizeAbi, NormRmsAddQuantizeKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::NormRmsAddQuantizeAbi>
+Kernel norm_rms_add_quantize_kernel(std::string id, std::unique_ptr<const NormRmsAddQuantizeKernel> kernel) {
+    return lz::detail::make_kernel<Abi, NormRmsAddQuantizeKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -171,9 +171,10 @@ struct NormRmsQuantizeAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel norm_rms_quantize_kernel(std::string id, std::unique_ptr<const NormRmsQuantizeKernel> kernel) {
-    return lz::detail::make_kernel<detail::NormRmsQuantizeAbi, NormRmsQuantizeKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::NormRmsQuantizeAbi>
+Kernel norm_rms_quantize_kernel(std::string id, std::unique_ptr<const NormRmsQuantizeKernel> kernel) {
+    return lz::detail::make_kernel<Abi, NormRmsQuantizeKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

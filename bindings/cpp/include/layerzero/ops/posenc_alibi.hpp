@@ -115,9 +115,10 @@ struct PosencAlibiAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel posenc_alibi_kernel(std::string id, std::unique_ptr<const PosencAlibiKernel> kernel) {
-    return lz::detail::make_kernel<detail::PosencAlibiAbi, PosencAlibiKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::PosencAlibiAbi>
+Kernel posenc_alibi_kernel(std::string id, std::unique_ptr<const PosencAlibiKernel> kernel) {
+    return lz::detail::make_kernel<Abi, PosencAlibiKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

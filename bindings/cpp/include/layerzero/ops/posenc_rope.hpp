@@ -136,9 +136,10 @@ struct PosencRopeAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel posenc_rope_kernel(std::string id, std::unique_ptr<const PosencRopeKernel> kernel) {
-    return lz::detail::make_kernel<detail::PosencRopeAbi, PosencRopeKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::PosencRopeAbi>
+Kernel posenc_rope_kernel(std::string id, std::unique_ptr<const PosencRopeKernel> kernel) {
+    return lz::detail::make_kernel<Abi, PosencRopeKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

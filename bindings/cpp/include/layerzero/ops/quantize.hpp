@@ -189,9 +189,10 @@ struct QuantizeAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel quantize_kernel(std::string id, std::unique_ptr<const QuantizeKernel> kernel) {
-    return lz::detail::make_kernel<detail::QuantizeAbi, QuantizeKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::QuantizeAbi>
+Kernel quantize_kernel(std::string id, std::unique_ptr<const QuantizeKernel> kernel) {
+    return lz::detail::make_kernel<Abi, QuantizeKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

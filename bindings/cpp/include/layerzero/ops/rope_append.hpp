@@ -162,9 +162,10 @@ struct RopeAppendAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel rope_append_kernel(std::string id, std::unique_ptr<const RopeAppendKernel> kernel) {
-    return lz::detail::make_kernel<detail::RopeAppendAbi, RopeAppendKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::RopeAppendAbi>
+Kernel rope_append_kernel(std::string id, std::unique_ptr<const RopeAppendKernel> kernel) {
+    return lz::detail::make_kernel<Abi, RopeAppendKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

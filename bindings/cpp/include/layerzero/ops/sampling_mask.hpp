@@ -112,9 +112,10 @@ struct SamplingMaskAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel sampling_mask_kernel(std::string id, std::unique_ptr<const SamplingMaskKernel> kernel) {
-    return lz::detail::make_kernel<detail::SamplingMaskAbi, SamplingMaskKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::SamplingMaskAbi>
+Kernel sampling_mask_kernel(std::string id, std::unique_ptr<const SamplingMaskKernel> kernel) {
+    return lz::detail::make_kernel<Abi, SamplingMaskKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -142,9 +142,10 @@ struct SamplingMinpAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel sampling_minp_kernel(std::string id, std::unique_ptr<const SamplingMinpKernel> kernel) {
-    return lz::detail::make_kernel<detail::SamplingMinpAbi, SamplingMinpKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::SamplingMinpAbi>
+Kernel sampling_minp_kernel(std::string id, std::unique_ptr<const SamplingMinpKernel> kernel) {
+    return lz::detail::make_kernel<Abi, SamplingMinpKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -141,9 +141,10 @@ struct SamplingPenaltiesAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel sampling_penalties_kernel(std::string id, std::unique_ptr<const SamplingPenaltiesKernel> kernel) {
-    return lz::detail::make_kernel<detail::SamplingPenaltiesAbi, SamplingPenaltiesKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::SamplingPenaltiesAbi>
+Kernel sampling_penalties_kernel(std::string id, std::unique_ptr<const SamplingPenaltiesKernel> kernel) {
+    return lz::detail::make_kernel<Abi, SamplingPenaltiesKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

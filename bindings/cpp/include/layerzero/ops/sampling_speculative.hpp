@@ -158,9 +158,10 @@ struct SamplingSpeculativeAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel sampling_speculative_kernel(std::string id, std::unique_ptr<const SamplingSpeculativeKernel> kernel) {
-    return lz::detail::make_kernel<detail::SamplingSpeculativeAbi, SamplingSpeculativeKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::SamplingSpeculativeAbi>
+Kernel sampling_speculative_kernel(std::string id, std::unique_ptr<const SamplingSpeculativeKernel> kernel) {
+    return lz::detail::make_kernel<Abi, SamplingSpeculativeKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

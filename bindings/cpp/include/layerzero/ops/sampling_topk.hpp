@@ -153,9 +153,10 @@ struct SamplingTopkAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel sampling_topk_kernel(std::string id, std::unique_ptr<const SamplingTopkKernel> kernel) {
-    return lz::detail::make_kernel<detail::SamplingTopkAbi, SamplingTopkKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::SamplingTopkAbi>
+Kernel sampling_topk_kernel(std::string id, std::unique_ptr<const SamplingTopkKernel> kernel) {
+    return lz::detail::make_kernel<Abi, SamplingTopkKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

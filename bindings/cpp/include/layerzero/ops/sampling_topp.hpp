@@ -159,9 +159,10 @@ struct SamplingToppAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel sampling_topp_kernel(std::string id, std::unique_ptr<const SamplingToppKernel> kernel) {
-    return lz::detail::make_kernel<detail::SamplingToppAbi, SamplingToppKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::SamplingToppAbi>
+Kernel sampling_topp_kernel(std::string id, std::unique_ptr<const SamplingToppKernel> kernel) {
+    return lz::detail::make_kernel<Abi, SamplingToppKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -161,9 +161,10 @@ struct SsmScanAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel ssm_scan_kernel(std::string id, std::unique_ptr<const SsmScanKernel> kernel) {
-    return lz::detail::make_kernel<detail::SsmScanAbi, SsmScanKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::SsmScanAbi>
+Kernel ssm_scan_kernel(std::string id, std::unique_ptr<const SsmScanKernel> kernel) {
+    return lz::detail::make_kernel<Abi, SsmScanKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

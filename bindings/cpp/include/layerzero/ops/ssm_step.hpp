@@ -149,9 +149,10 @@ struct SsmStepAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel ssm_step_kernel(std::string id, std::unique_ptr<const SsmStepKernel> kernel) {
-    return lz::detail::make_kernel<detail::SsmStepAbi, SsmStepKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::SsmStepAbi>
+Kernel ssm_step_kernel(std::string id, std::unique_ptr<const SsmStepKernel> kernel) {
+    return lz::detail::make_kernel<Abi, SsmStepKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -110,9 +110,10 @@ struct TokenizeDecodeAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel tokenize_decode_kernel(std::string id, std::unique_ptr<const TokenizeDecodeKernel> kernel) {
-    return lz::detail::make_kernel<detail::TokenizeDecodeAbi, TokenizeDecodeKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::TokenizeDecodeAbi>
+Kernel tokenize_decode_kernel(std::string id, std::unique_ptr<const TokenizeDecodeKernel> kernel) {
+    return lz::detail::make_kernel<Abi, TokenizeDecodeKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -128,9 +128,10 @@ struct TokenizeEncodeAbi {
 
 } // namespace detail
 
-/// A kernel implemented by an object.
-inline Kernel tokenize_encode_kernel(std::string id, std::unique_ptr<const TokenizeEncodeKernel> kernel) {
-    return lz::detail::make_kernel<detail::TokenizeEncodeAbi, TokenizeEncodeKernel>(std::move(id), std::move(kernel));
+/// A kernel implemented by an object. A template, so that only programs that call it compile it.
+template <class Abi = detail::TokenizeEncodeAbi>
+Kernel tokenize_encode_kernel(std::string id, std::unique_ptr<const TokenizeEncodeKernel> kernel) {
+    return lz::detail::make_kernel<Abi, TokenizeEncodeKernel>(std::move(id), std::move(kernel));
 }
 
 /// A kernel implemented by a function.

@@ -80,7 +80,7 @@ def _floats(result: Any) -> list[Any]:
 
 def _difference(shape: Shape, call: Callable[[], Any]) -> float | None:
     """The difference between a result and torch's; `None` for operations that sample, change their inputs or round to few bits."""
-    if shape.family in ("sampling", "speculative sampling", "append", "quantise", "norm + quantise", "FP4 linear", "FP8 linear", "quantized MoE") or {"residual", "state"} & shape.arguments.keys():
+    if shape.family in ("sampling", "speculative sampling", "append", "quantize", "norm + quantize", "FP4 linear", "FP8 linear", "quantized MoE") or {"residual", "state"} & shape.arguments.keys():
         return None
     ours, theirs = _floats(call()), _floats(shape.by_torch())
     worst = 0.0

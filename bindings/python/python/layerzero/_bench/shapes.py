@@ -229,7 +229,7 @@ def _quantize(shape: tuple[int, ...], format: str, granularity: str, block_size:
     # group fits in a program, and writes once.
     moved = 33 + (8 if format == "int8" else 0)
     least = 3 if granularity in ("channel", "block") else 5
-    return Shape("quantise", name, "quantize", arguments, by_torch, True, None, moved / least)
+    return Shape("quantize", name, "quantize", arguments, by_torch, True, None, moved / least)
 
 
 def _dequantize(shape: tuple[int, ...], format: str, granularity: str) -> Shape:
@@ -239,7 +239,7 @@ def _dequantize(shape: tuple[int, ...], format: str, granularity: str) -> Shape:
     arguments = {"quantized": values, "scale": scale, "format": format, "granularity": granularity, "output_dtype": "bf16"}
     over = scale if granularity == "tensor" else scale[:, None]
     name = f"{format} {'x'.join(map(str, shape))} by {granularity}"
-    return Shape("dequantise", name, "dequantize", arguments, lambda: (values.float() * over).to(torch.bfloat16), True, None, 19 / 3)
+    return Shape("dequantize", name, "dequantize", arguments, lambda: (values.float() * over).to(torch.bfloat16), True, None, 19 / 3)
 
 
 _PREFILL = (

@@ -187,7 +187,7 @@ def _norm_quantize(rows: int, hidden: int, adds: bool) -> Shape:
     norm: tuple[str, tuple[Any, ...], dict[str, Any]] = ("norm.rms.add", (x, residual, weight), {}) if adds else ("norm.rms", (x, weight), {})
     _native.compile_cold([norm, ("quantize", (x,), {"format": "fp8_e4m3", "granularity": "channel"})], 8)
     operation = "norm.rms.add.quantize" if adds else "norm.rms.quantize"
-    return Shape("norm + quantise", f"{rows}x{hidden}{' add' if adds else ''}", operation, arguments, by_torch, True, two_calls)
+    return Shape("norm + quantize", f"{rows}x{hidden}{' add' if adds else ''}", operation, arguments, by_torch, True, two_calls)
 
 
 def _rope_append(tokens: int, heads: int, kv_heads: int) -> Shape:

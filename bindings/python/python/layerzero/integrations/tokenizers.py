@@ -79,6 +79,10 @@ class _State:
         self.differs = False
         self.lock = threading.Lock()
 
+    def __reduce__(self) -> tuple[type[_State], tuple[()]]:
+        """A copy of a tokenizer has its own state."""
+        return _State, ()
+
 
 class _LazyEncodings(Sequence[Any]):
     """The library's own encodings, computed on first access."""
@@ -269,7 +273,14 @@ def wrap(tokenizer: _T) -> _T:
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise TypeError(f"{own.__name__} is not a fast tokenizer of Transformers")
     if getattr(own, "_encode_plus", None) is not encode_plus:
-        members = {"_encode_plus": encode_plus, "_decode": decode, "__module__": own.__module__}
+
+        def reduce(self: Any) -> tuple[Callable[..., Any], tuple[Any]]:
+            """Copied and pickled as a tokenizer of its own class, which is wrapped again."""
+            plain = object.__new__(own)
+            vars(plain).update(vars(self))
+            return wrap, (plain,)
+
+        members = {"_encode_plus": encode_plus, "_decode": decode, "__reduce__": reduce, "__module__": own.__module__}
         tokenizer.__class__ = type(own.__name__, (own,), members)
     return tokenizer
 

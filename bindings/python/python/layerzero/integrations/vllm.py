@@ -1,4 +1,5 @@
-"""vLLM: LayerZero's operations as implementations of vLLM's IR operations, provider ``layerzero``, and an attention backend.
+"""vLLM: LayerZero's operations as implementations of vLLM's IR operations, provider ``layerzero``, an attention backend and a
+tokenizer mode.
 
 vLLM loads the plugin by its entry point (``vllm.general_plugins``); nothing needs to be called. An implementation runs if it is in
 the priority list of its operation: ``vllm serve ... --ir-op-priority '{"rms_norm": ["layerzero", "native"]}'``, or
@@ -6,7 +7,7 @@ the priority list of its operation: ``vllm serve ... --ir-op-priority '{"rms_nor
 
 Every implementation is compared with vLLM's own formula, ``native``, before it is registered. One that differs, or whose operation
 has other arguments in the installed vLLM, is not registered, with one warning. The attention backend ``LAYERZERO`` runs if it is
-selected: ``--attention-backend LAYERZERO``.
+selected: ``--attention-backend LAYERZERO``. So is the tokenizer mode: ``--tokenizer-mode layerzero``.
 """
 
 # Annotations are not postponed: vLLM compares the schemas of functions.
@@ -84,6 +85,7 @@ def register() -> dict[str, str]:
     May be called any number of times, and never raises: a plugin must not stop vLLM.
     """
     _register_attention()
+    _register_tokenizer()
     try:
         import vllm.ir.ops  # noqa: F401
         from vllm.ir.op import IrOp
@@ -107,11 +109,26 @@ def register() -> dict[str, str]:
 def _register_attention() -> None:
     """Registers the attention backend by name. vLLM imports it when it is selected."""
     try:
-        from vllm.v1.attention.backends.registry import register_backend
+        from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-        register_backend("LAYERZERO", "layerzero.integrations.vllm_attention.LayerZeroBackend")
+        if "LAYERZERO" not in AttentionBackendEnum.__members__:
+            register_backend("LAYERZERO", "layerzero.integrations.vllm_attention.LayerZeroBackend")
     except Exception as error:
         _logger.warning("layerzero has no attention backend: the installed vLLM registers none by name (%s)", error)
+
+
+def _register_tokenizer() -> None:
+    """Registers the tokenizer mode, with the renderer of conversations of the mode ``hf``."""
+    try:
+        from vllm.renderers.registry import RENDERER_REGISTRY
+        from vllm.tokenizers.registry import TokenizerRegistry
+
+        if PROVIDER not in TokenizerRegistry.tokenizers:
+            TokenizerRegistry.register(PROVIDER, "layerzero.integrations.vllm_tokenizer", "LayerZeroTokenizer")
+        if PROVIDER not in RENDERER_REGISTRY.renderers:
+            RENDERER_REGISTRY.register(PROVIDER, *RENDERER_REGISTRY.renderers["hf"])
+    except Exception as error:
+        _logger.warning("layerzero has no tokenizer mode: the installed vLLM registers none by name (%s)", error)
 
 
 def _register(operation: Any, implementation: _Implementation) -> str:

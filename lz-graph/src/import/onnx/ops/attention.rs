@@ -1,4 +1,4 @@
-//! `Attention` and `RotaryEmbedding`: operations of the catalogue.
+//! `Attention` and `RotaryEmbedding`: operations of the catalog.
 
 use lz_core::DType;
 

@@ -1,4 +1,4 @@
-//! The operation is not in the catalogue.
+//! The operation is not in the catalog.
 
 trait NormRmsKernel {}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from layerzero._compile.aten.base import Call, Tensor, Unsupported, handles
 
-_CATALOGUE = ("float32", "float16", "bfloat16")
+_CATALOG = ("float32", "float16", "bfloat16")
 
 
 @handles("aten.linear.default")
@@ -17,7 +17,7 @@ def linear(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) ->
 @handles("aten.layer_norm.default")
 def layer_norm(call: Call, x: Tensor, normalized: list[Any], weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5, *_: Any) -> Tensor:
-    if len(normalized) != 1 or call.dtype not in _CATALOGUE or (weight is None and bias is not None):
+    if len(normalized) != 1 or call.dtype not in _CATALOG or (weight is None and bias is not None):
         raise Unsupported("a layer norm over several dimensions, of float64, or with a bias alone")
     inputs = [x.node, None if weight is None else weight.node, None if bias is None else bias.node]
     return Tensor(call.build.call("norm.layer", inputs, eps=float(eps)))
@@ -25,7 +25,7 @@ def layer_norm(call: Call, x: Tensor, normalized: list[Any], weight: Tensor | No
 
 @handles("aten.rms_norm.default")
 def rms_norm(call: Call, x: Tensor, normalized: list[Any], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
-    if len(normalized) != 1 or call.dtype not in _CATALOGUE:
+    if len(normalized) != 1 or call.dtype not in _CATALOG:
         raise Unsupported("an RMS norm over several dimensions or of float64")
     if eps is None:
         import torch

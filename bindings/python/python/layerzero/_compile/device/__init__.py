@@ -1,6 +1,6 @@
 """Compiled models on a device: the plan comes from the graph runtime, torch runs its steps on the device's stream.
 
-Parameters stay where they are. Catalogue operations run the kernels that the engine selects for the device, primitives run torch functions.
+Parameters stay where they are. Catalog operations run the kernels that the engine selects for the device, primitives run torch functions.
 Intermediate results lie in one arena per session. On CUDA a program becomes a CUDA graph when it runs for the second time, if every kernel
 is declared safe for capture.
 """

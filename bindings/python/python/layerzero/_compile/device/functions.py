@@ -1,4 +1,4 @@
-"""What the executor runs where the engine selects no kernel: primitives, and compositions of catalogue operations."""
+"""What the executor runs where the engine selects no kernel: primitives, and compositions of catalog operations."""
 
 from __future__ import annotations
 

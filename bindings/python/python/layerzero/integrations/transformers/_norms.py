@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import warnings
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,9 +25,10 @@ _MAPPED = "_layerzero_mapped_norm"
 def swap_norms(model: torch.nn.Module) -> Swaps:
     """Replaces every RMS norm of a model with `norm.rms`.
 
-    A module is an RMS norm if its own forward gives the results of `norm.rms` on random inputs and weights,
-    with the weight or the weight plus one as the factor; its name does not matter. Calls with more than one
-    argument, or with a dtype that was not compared, go to the module's own forward.
+    A module is an RMS norm if its own forward gives the results of `norm.rms` on random inputs and weights, on very
+    small and very large values, on rows with one nonzero element and on NaN, with the weight or the weight plus one as
+    the factor; its name does not matter. Its result must not depend on float attributes other than the epsilon. Calls
+    with more than one argument, or with a dtype that was not compared, go to the module's own forward.
     """
     swaps = Swaps()
     for name, module in model.named_modules():
@@ -95,37 +98,78 @@ def _form(module: torch.nn.Module) -> tuple[_Form | None, str]:
         return None, "does not have the parameters of an RMS norm: an epsilon and at most a weight"
     if weight is not None and (weight.ndim != 1 or weight.is_meta):
         return None, "has a weight with more than one dimension" if weight.ndim != 1 else "has no weights yet (meta device)"
+    own = _with_own_forward(module)
     for offset in (0.0, 1.0) if weight is not None else (0.0,):
         dtypes = frozenset(
             (dtype, None if weight is None else weight.dtype)
             for dtype in _DTYPES
-            if _is_rms(module, weight, dtype, getattr(module, epsilon), offset)
+            if all(_is_rms(own, probe, epsilon, offset) for probe in _probes(weight, dtype))
         )
-        if dtypes:
-            return (epsilon, offset, dtypes), ""
+        if not dtypes:
+            continue
+        if other := _other_setting(own, weight, min(dtypes, key=str)[0], epsilon, offset):
+            return None, f"computes something other than norm.rms: its result depends on `{other}`"
+        return (epsilon, offset, dtypes), ""
     return None, "computes something other than norm.rms"
 
 
-@torch.no_grad()
-def _is_rms(
-    module: torch.nn.Module, weight: torch.Tensor | None, dtype: torch.dtype, epsilon: float, offset: float
-) -> bool:
+class _Probe(NamedTuple):
+    """An input, and a weight unless the module has none. Not the module's own weight: if that is all 0 or all 1,
+    different formulas give the same results."""
+
+    x: torch.Tensor
+    weight: torch.Tensor | None
+
+
+def _probes(weight: torch.Tensor | None, dtype: torch.dtype) -> Iterator[_Probe]:
+    """Rows of all magnitudes, and a single row."""
     generator = torch.Generator().manual_seed(2)
-    features = 16 if weight is None else weight.shape[0]
-    # Small rows reveal where the epsilon is added, large ones what overflows.
-    scales = torch.tensor([1e-3, 1.0, 30.0])[:, None]
-    device = weight.device if weight is not None else torch.device("cpu")
-    x = (torch.randn(2, 3, features, generator=generator) * scales).to(device=device, dtype=dtype)
-    changed: dict[str, Any] = {}
-    if weight is not None:
-        # Not the module's own weight: if that is all 0 or all 1, different formulas give the same results.
-        changed["weight"] = torch.randn(features, generator=generator).to(device=device, dtype=weight.dtype)
+    features = 1024 if weight is None else weight.shape[0]
+    device = torch.device("cpu") if weight is None else weight.device
+    # Large factors make large results, which reveal a clamp.
+    factors = 8 * torch.randn(features, generator=generator)
+    # Small rows reveal where the epsilon is added, large ones what overflows or is clamped.
+    scales = torch.tensor([1e-3, 1.0, 30.0, 1e4])[:, None]
+    rows = torch.randn(4, features, generator=generator) * scales
+    spike = torch.zeros(features)
+    spike[factors.abs().argmax()] = 50
+    with_nan = rows[1].clone()
+    with_nan[-1] = math.nan
+    probed = None if weight is None else factors.to(device=device, dtype=weight.dtype)
+    batch = torch.stack((*rows, spike, with_nan)).view(2, 3, features)
+    for x in (batch, rows[1].view(1, 1, features)):
+        yield _Probe(x.to(device=device, dtype=dtype), probed)
+
+
+def _result(module: torch.nn.Module, probe: _Probe) -> Any:
+    changed = {} if probe.weight is None else {"weight": probe.weight}
+    return torch.func.functional_call(module, changed, (probe.x,))
+
+
+@torch.no_grad()
+def _is_rms(module: torch.nn.Module, probe: _Probe, epsilon: str, offset: float) -> bool:
     try:
-        expected = torch.func.functional_call(_with_own_forward(module), changed, (x,))
-        return close(lz.ops.norm_rms(x, changed.get("weight"), eps=epsilon, weight_offset=offset), expected)
+        found = lz.ops.norm_rms(probe.x, probe.weight, eps=getattr(module, epsilon), weight_offset=offset)
+        return close(found, _result(module, probe))
     except Exception:
         # A module that cannot be called with one tensor is not an RMS norm.
         return False
+
+
+def _other_setting(
+    module: torch.nn.Module, weight: torch.Tensor | None, dtype: torch.dtype, epsilon: str, offset: float
+) -> str | None:
+    """A float attribute, besides the epsilon, that changes the result of the module."""
+    probe = next(_probes(weight, dtype))
+    settings: dict[str, object] = dict(vars(module))
+    for name, value in settings.items():
+        if name == epsilon or not isinstance(value, float):
+            continue
+        setattr(module, name, 2 * value + 1)
+        if not _is_rms(module, probe, epsilon, offset):
+            return name
+        setattr(module, name, value)
+    return None
 
 
 def _with_own_forward(module: torch.nn.Module) -> torch.nn.Module:

@@ -24,7 +24,7 @@ def close(actual: Any, expected: Any) -> bool:
     if actual.shape != expected.shape or actual.dtype != expected.dtype or actual.dtype not in _TOLERANCE:
         return False
     tolerance = _TOLERANCE[actual.dtype]
-    return bool(torch.allclose(actual.float(), expected.float(), rtol=tolerance, atol=tolerance / 10))
+    return bool(torch.allclose(actual.float(), expected.float(), rtol=tolerance, atol=tolerance / 10, equal_nan=True))
 
 
 def eager_function(module: torch.nn.Module) -> Callable[..., Any] | None:

@@ -31,7 +31,7 @@ fn yaml_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-fn catalogue() -> Vec<(String, String)> {
+fn catalog() -> Vec<(String, String)> {
     let mut paths = Vec::new();
     yaml_files(&root().join("schemas/ops"), &mut paths);
     paths.sort();
@@ -40,7 +40,7 @@ fn catalogue() -> Vec<(String, String)> {
 }
 
 fn load() -> SchemaSet {
-    SchemaSet::load(catalogue(), &reasons()).unwrap_or_else(|report| panic!("\n{report}"))
+    SchemaSet::load(catalog(), &reasons()).unwrap_or_else(|report| panic!("\n{report}"))
 }
 
 fn get<'a>(set: &'a SchemaSet, name: &str) -> &'a Operation {
@@ -114,7 +114,7 @@ fn fits(root: &serde_json::Value, schema: &serde_json::Value, value: &serde_json
 #[test]
 fn editor_schemas_accept_all_operations() {
     let schema = editor::operation_schema();
-    let mut files = catalogue();
+    let mut files = catalog();
     let everything = "lz-schema/tests/ui/pass/everything.yaml";
     files.push((everything.to_owned(), read(&root().join(everything))));
     for (path, text) in files {
@@ -142,7 +142,7 @@ fn editor_schemas_are_draft_7_and_describe_every_key() {
 
 #[test]
 fn all_operations_are_valid() {
-    assert_eq!(load().operations.len(), catalogue().len());
+    assert_eq!(load().operations.len(), catalog().len());
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn specialization_is_the_general_operation_with_equal_axes() {
 #[test]
 fn digest_of_a_specialization_depends_on_both_files() {
     let digest = |change: &str| {
-        let files = catalogue().into_iter().map(|(path, text)| {
+        let files = catalog().into_iter().map(|(path, text)| {
             let changed = path.ends_with(change);
             (path, if changed { text + "\n# changed" } else { text })
         });

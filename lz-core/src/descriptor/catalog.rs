@@ -6,7 +6,7 @@ use lz_schema::model::{Alias, Kind, Operation, ParamType, Slot};
 
 /// Operations by name and alias.
 #[derive(Debug, Clone, Default)]
-pub struct Catalogue<'a> {
+pub struct Catalog<'a> {
     operations: Vec<&'a Operation>,
 }
 
@@ -19,10 +19,10 @@ pub struct Target<'a> {
     pub alias: Option<&'a Alias>,
 }
 
-impl<'a> Catalogue<'a> {
+impl<'a> Catalog<'a> {
     /// A catalog of these operations.
-    pub fn new(operations: impl IntoIterator<Item = &'a Operation>) -> Catalogue<'a> {
-        Catalogue { operations: operations.into_iter().collect() }
+    pub fn new(operations: impl IntoIterator<Item = &'a Operation>) -> Catalog<'a> {
+        Catalog { operations: operations.into_iter().collect() }
     }
 
     /// Resolves a name: one operation, all operations of an alias, or nothing.

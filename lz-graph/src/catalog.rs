@@ -1,4 +1,4 @@
-//! Operations by name: the catalogue and the primitives.
+//! Operations by name: the catalog and the primitives.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! The catalogue for `lz-macros`: the text of every schema, compiled into the macro's binary.
+//! The catalog for `lz-macros`: the text of every schema, compiled into the macro's binary.
 
 use proc_macro2::TokenStream;
 use quote::quote;
