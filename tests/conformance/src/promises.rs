@@ -101,7 +101,7 @@ pub fn check(
     let operation = subject.info().schema();
     let prepared = Prepared::new(operation).tame();
     let mut shown = 0;
-    let outcome = for_each_case(&operation.name, "promises", count, |case, random, size| {
+    let outcome = for_each_case(&operation.name, "promises", 0..count, |case, random, size| {
         let focus = focus_of(&prepared, case);
         let drawing = Drawing { size, focus: &focus, numbers: Numbers::Normal, devices: false };
         let mut drawn = draw_valid(&prepared, random, &drawing)?;

@@ -1,5 +1,6 @@
 //! The tests of every operation: generated code calls them with its operation.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lz_core::context::{FRESH_OUTPUT, Field, FieldKind, device_bits, dtype_of, stride_class};
@@ -60,17 +61,16 @@ pub fn value_cases() -> u64 {
     cases("LZ_CASES_VALUES", 256)
 }
 
-/// Runs every case of a test. The first failure is shrunk by size and reported with instructions to reproduce
+/// Runs cases of a test. The first failure is shrunk by size and reported with instructions to reproduce
 /// it. `LZ_CASE` runs a single case.
 pub fn for_each_case(
     operation: &str,
     test: &str,
-    count: u64,
+    cases: Range<u64>,
     mut run: impl FnMut(u64, &mut Random, u8) -> Result<(), String>,
 ) -> Result<(), String> {
     let only: Option<u64> = std::env::var("LZ_CASE").ok().and_then(|text| text.parse().ok());
-    let range = only.map_or(0..count, |case| case..case + 1);
-    for case in range {
+    for case in only.map_or(cases, |case| case..case + 1) {
         let mut guarded = |size: u8| {
             let mut random = Random::new(case_seed(operation, test, case));
             catch_unwind(AssertUnwindSafe(|| run(case, &mut random, size)))
@@ -150,8 +150,8 @@ pub fn metadata(subject: &dyn Subject) {
     let prepared = Prepared::new(operation);
     let breaks = breaks(&prepared);
     let mut coverage = Coverage::default();
-    let outcome =
-        for_each_case(&operation.name, "metadata", metadata_cases(), |case, random, size| match case % 4 {
+    let outcome = for_each_case(&operation.name, "metadata", 0..metadata_cases(), |case, random, size| {
+        match case % 4 {
             0 | 1 => {
                 // Two of four cases are valid; numbered separately, they cover every focus.
                 let focus = focus_of(&prepared, case / 4 * 2 + case % 4);
@@ -186,7 +186,8 @@ pub fn metadata(subject: &dyn Subject) {
                 }
             }
             _ => agreement(subject, &mut wild::draw_wild(&prepared, random, size)?),
-        });
+        }
+    });
     fail_on_error(outcome);
     assert_covered(&operation.name, metadata_cases() >= 10_000, coverage.missing(required_facts(operation)));
 }
@@ -208,8 +209,11 @@ pub fn broken(subject: &dyn Subject) {
     let breaks = breaks(&prepared);
     let mut coverage = Coverage::default();
     let count = (metadata_cases() / 10).max(1);
-    let outcome =
-        for_each_case(&operation.name, "broken", count.max(breaks.len() as u64 * 4), |case, random, size| {
+    let outcome = for_each_case(
+        &operation.name,
+        "broken",
+        0..count.max(breaks.len() as u64 * 4),
+        |case, random, size| {
             let broken = breaks[case as usize % breaks.len()];
             let Some(mut wrong) = draw_broken(&prepared, random, broken, size) else { return Ok(()) };
             let disagreement = |who: &str, error: &Error| {
@@ -243,7 +247,8 @@ pub fn broken(subject: &dyn Subject) {
                     Err(format!("{broken:?} passes the generated check\n{:?}", wrong.call))
                 }
             }
-        });
+        },
+    );
     fail_on_error(outcome);
     let expected = breaks.iter().map(|broken| format!("{broken:?}"));
     assert_covered(&operation.name, true, coverage.missing(expected));
@@ -259,7 +264,7 @@ pub fn context(subject: &dyn Subject) {
     let operation = subject.info().schema();
     let prepared = Prepared::new(operation);
     let outcome =
-        for_each_case(&operation.name, "context", (metadata_cases() / 10).max(1), |case, random, size| {
+        for_each_case(&operation.name, "context", 0..(metadata_cases() / 10).max(1), |case, random, size| {
             let focus = focus_of(&prepared, case);
             let drawing = Drawing { size, focus: &focus, numbers: Numbers::None, devices: true };
             let mut drawn = draw_valid(&prepared, random, &drawing)?;

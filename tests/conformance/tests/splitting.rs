@@ -40,7 +40,7 @@ fn split_calls_match_whole_calls() {
             spec.workspace = Some(format!("{axis} * {UNIT}"));
             let kernel = KernelEntry { spec: Arc::new(spec), ..kernel.clone() };
             let whole = engine(&kernel, None);
-            let outcome = for_each_case(&info.name, "splitting", CASES, |case, random, size| {
+            let outcome = for_each_case(&info.name, "splitting", 0..CASES, |case, random, size| {
                 let focus = focus_of(&prepared, case);
                 let drawing = Drawing { size, focus: &focus, numbers: Numbers::Normal, devices: false };
                 let drawn = draw_valid(&prepared, random, &drawing)?;

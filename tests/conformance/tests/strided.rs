@@ -68,7 +68,7 @@ fn copied_calls_match_calls_of_dense_tensors() {
         for entry in lz_test_kernels::runnable().iter().filter(copies) {
             let engine = Engine::new();
             engine.register([entry.clone()]).unwrap_or_else(|error| panic!("{error}"));
-            let outcome = for_each_case(&operation.name, "strided", CASES, |case, random, size| {
+            let outcome = for_each_case(&operation.name, "strided", 0..CASES, |case, random, size| {
                 let focus = focus_of(&prepared, case);
                 let drawing = Drawing { size, focus: &focus, numbers: Numbers::Normal, devices: false };
                 let mut drawn = draw_valid(&prepared, random, &drawing)?;
