@@ -53,28 +53,40 @@ pub(crate) fn require_amx_int8<S: Simd>() -> Result<(), KernelError> {
 /// the kernel's entry for the specialization of its operation, `mlp::Linear as packing` the one that packs constant weights ahead of
 /// calls, `norm::RmsRows as fusing_quantize` the one that fuses a following `quantize`.
 macro_rules! variants {
-    ($($kernel:path $(as $entry:ident)?),* $(,)?) => {{
-        let mut entries: Vec<lz_core::KernelEntry> = Vec::new();
-        $({
-            use $kernel as Kernel;
+    ($($kernel:path $(as $entry:ident)?),* $(,)?) => {
+        $crate::isa::build(&[$(
             #[cfg(target_arch = "x86_64")]
-            {
-                use $crate::simd::{Avx2, Avx512};
-                entries.push($crate::isa::variant::<Avx512>($crate::isa::entry!(Kernel::<Avx512> $(as $entry)?)));
-                entries.push($crate::isa::variant::<Avx2>($crate::isa::entry!(Kernel::<Avx2> $(as $entry)?)));
-            }
+            || {
+                use $kernel as Kernel;
+                use $crate::simd::Avx512;
+                $crate::isa::variant::<Avx512>($crate::isa::entry!(Kernel::<Avx512> $(as $entry)?))
+            },
+            #[cfg(target_arch = "x86_64")]
+            || {
+                use $kernel as Kernel;
+                use $crate::simd::Avx2;
+                $crate::isa::variant::<Avx2>($crate::isa::entry!(Kernel::<Avx2> $(as $entry)?))
+            },
             #[cfg(target_arch = "aarch64")]
-            {
+            || {
+                use $kernel as Kernel;
                 use $crate::simd::Neon;
-                entries.push($crate::isa::variant::<Neon>($crate::isa::entry!(Kernel::<Neon> $(as $entry)?)));
-            }
-            use $crate::simd::Scalar;
-            entries.push($crate::isa::variant::<Scalar>($crate::isa::entry!(Kernel::<Scalar> $(as $entry)?)));
-        })*
-        entries
-    }};
+                $crate::isa::variant::<Neon>($crate::isa::entry!(Kernel::<Neon> $(as $entry)?))
+            },
+            || {
+                use $kernel as Kernel;
+                use $crate::simd::Scalar;
+                $crate::isa::variant::<Scalar>($crate::isa::entry!(Kernel::<Scalar> $(as $entry)?))
+            },
+        )*])
+    };
 }
 pub(crate) use variants;
+
+/// Calls each function. A function for each entry, because one with hundreds of entries takes seconds to optimize.
+pub(crate) fn build(entries: &[fn() -> KernelEntry]) -> Vec<KernelEntry> {
+    entries.iter().map(|entry| entry()).collect()
+}
 
 /// The registry entry of a kernel.
 macro_rules! entry {
@@ -100,18 +112,15 @@ pub(crate) fn amx_variant(entry: KernelEntry) -> KernelEntry {
 
 /// AMX variants of kernels with a bf16 tile path; none if the target has no AMX.
 macro_rules! amx_variants {
-    ($($kernel:path $(as $entry:ident)?),* $(,)?) => {{
-        #[cfg(target_arch = "x86_64")]
-        let entries = vec![
-            $({
+    ($($kernel:path $(as $entry:ident)?),* $(,)?) => {
+        $crate::isa::build(&[$(
+            #[cfg(target_arch = "x86_64")]
+            || {
                 use $kernel as Kernel;
                 $crate::isa::amx_variant($crate::isa::entry!(Kernel::<$crate::simd::Amx> $(as $entry)?))
-            }),*
-        ];
-        #[cfg(not(target_arch = "x86_64"))]
-        let entries: Vec<lz_core::KernelEntry> = Vec::new();
-        entries
-    }};
+            },
+        )*])
+    };
 }
 pub(crate) use amx_variants;
 

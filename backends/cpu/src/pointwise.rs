@@ -31,7 +31,7 @@ pub(crate) fn run<S: Simd, const N: usize>(
     let kind = rows[0].kind()?;
     let to = AnyRowsMut::new(output, shape)?;
     let stream = should_stream(elements * kind.size());
-    for_each_range(rows[0].count(), (N + 1) * rows[0].width() * kind.size(), |range| {
+    for_each_range(rows[0].count(), (N + 1) * rows[0].width() * kind.size(), &|range| {
         for row in range {
             let mut from = [std::ptr::null(); N];
             for (from, rows) in from.iter_mut().zip(&rows) {

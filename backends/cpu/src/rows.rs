@@ -45,8 +45,10 @@ pub(crate) fn with_row<T: Float, R>(
 /// input and output.
 ///
 /// Rows must be independent: the ranges depend on the size of the call.
-#[inline(always)]
-pub(crate) fn for_each_range(rows: usize, bytes: usize, body: impl Fn(Range<usize>) + Sync) {
+///
+/// Not generic over `body`: each kernel would otherwise be compiled once for one thread and once for several.
+#[inline(never)]
+pub(crate) fn for_each_range(rows: usize, bytes: usize, body: &(dyn Fn(Range<usize>) + Sync)) {
     if !should_parallelize(rows.saturating_mul(bytes)) {
         return body(0..rows);
     }

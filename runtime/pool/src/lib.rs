@@ -85,7 +85,9 @@ fn default_threads() -> usize {
 
 /// Runs `body` for each task of `0..tasks`, on this thread and on workers. Returns when all are done; a panic
 /// of a task resumes here.
-pub fn for_each(tasks: usize, body: &(impl Fn(usize) + Sync)) {
+///
+/// Not generic over `body`: each kernel would otherwise be compiled once for each of the loops below.
+pub fn for_each(tasks: usize, body: &(dyn Fn(usize) + Sync)) {
     let threads = threads().min(tasks);
     if threads <= 1 {
         (0..tasks).for_each(body);
@@ -94,6 +96,12 @@ pub fn for_each(tasks: usize, body: &(impl Fn(usize) + Sync)) {
         let _inside = TaskGuard::enter();
         (0..tasks).for_each(body);
     }
+}
+
+/// As [`for_each`] if `parallel`, otherwise on this thread alone.
+#[inline(never)]
+pub fn for_each_if(parallel: bool, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
+    if parallel { for_each(tasks, body) } else { (0..tasks).for_each(body) }
 }
 
 /// Marks this thread as running tasks until dropped, also by a panic.

@@ -202,12 +202,8 @@ pub(crate) fn attend_to<S: Attend, T: Float>(
 }
 
 /// Runs tasks, on the thread pool if there is enough work.
-pub(crate) fn for_each(work: usize, tasks: usize, task: &(impl Fn(usize) + Sync)) {
-    if work < MIN_PARALLEL_MACS {
-        (0..tasks).for_each(task);
-    } else {
-        pool::for_each(tasks, task);
-    }
+pub(crate) fn for_each(work: usize, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+    pool::for_each_if(work >= MIN_PARALLEL_MACS, tasks, task);
 }
 
 /// Selects the attention path of an instruction set.
@@ -238,7 +234,7 @@ impl_attend_simd!(crate::simd::Neon);
 #[cfg(target_arch = "x86_64")]
 impl Attend for crate::simd::Amx {
     fn attend<T: Float>(self, task: &Task<'_, '_, T>, ranges: Ranges<'_>, epilogue: Epilogue<'_, T>) {
-        if T::DTYPE == lz_core::DType::BF16 && task.rows.len() > stream::STREAMED_ROWS {
+        if const { matches!(T::DTYPE, lz_core::DType::BF16) } && task.rows.len() > stream::STREAMED_ROWS {
             // SAFETY: `self` proves AMX, and T is bf16.
             unsafe { super::amx::attend(self.vectors(), task, ranges, epilogue) };
         } else {

@@ -158,32 +158,39 @@ fn prefetch_kv<T: Float>(upcoming: &[*const T], feature: usize) {
 /// features are enabled.
 macro_rules! for_each_block {
     ($function:ident, $s:expr, $task:expr, $tile:expr, $next:expr, $scratch:expr) => {{
-        // Four keys by four rows fill half of the AVX-512 register file; smaller register files take two
-        // keys.
-        let together = if S::LANES >= 16 { 4 } else { 2 };
+        let together = const { max_keys::<S>() };
         let (keys, rows) = ($tile.keys.len(), $task.rows.len());
         let whole = keys / together * together;
         for (keys, count) in [(0..whole, together), (whole..keys, 1)] {
             for row in (0..rows).step_by(4).filter(|_| !keys.is_empty()) {
                 let keys = keys.clone();
                 let block = Block { task: $task, tile: $tile, next: $next, keys, row, scratch: $scratch };
-                match (count, rows - row) {
-                    (4, 1) => $function::<S, T, 4, 1>($s, &block),
-                    (4, 2) => $function::<S, T, 4, 2>($s, &block),
-                    (4, 3) => $function::<S, T, 4, 3>($s, &block),
-                    (4, _) => $function::<S, T, 4, 4>($s, &block),
-                    (2, 1) => $function::<S, T, 2, 1>($s, &block),
-                    (2, 2) => $function::<S, T, 2, 2>($s, &block),
-                    (2, 3) => $function::<S, T, 2, 3>($s, &block),
-                    (2, _) => $function::<S, T, 2, 4>($s, &block),
-                    (_, 1) => $function::<S, T, 1, 1>($s, &block),
-                    (_, 2) => $function::<S, T, 1, 2>($s, &block),
-                    (_, 3) => $function::<S, T, 1, 3>($s, &block),
-                    (_, _) => $function::<S, T, 1, 4>($s, &block),
+                match count {
+                    1 => for_rows!($function, 1, rows - row, $s, &block),
+                    _ if const { max_keys::<S>() == 4 } => for_rows!($function, 4, rows - row, $s, &block),
+                    _ => for_rows!($function, 2, rows - row, $s, &block),
                 }
             }
         }
     }};
+}
+
+/// Runs `$function` for `$keys` keys and up to four of the remaining rows.
+macro_rules! for_rows {
+    ($function:ident, $keys:literal, $rows:expr, $s:expr, $block:expr) => {
+        match $rows {
+            1 => $function::<S, T, $keys, 1>($s, $block),
+            2 => $function::<S, T, $keys, 2>($s, $block),
+            3 => $function::<S, T, $keys, 3>($s, $block),
+            _ => $function::<S, T, $keys, 4>($s, $block),
+        }
+    };
+}
+
+/// Keys at a time. Four keys by four rows fill half of the AVX-512 register file; smaller register files take two keys. A constant, so
+/// that no code is created for sizes that an instruction set does not use.
+const fn max_keys<S: Simd>() -> usize {
+    if S::LANES >= 16 { 4 } else { 2 }
 }
 
 fn one_tile<S: Simd, T: Float>(

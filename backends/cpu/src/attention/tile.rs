@@ -253,7 +253,7 @@ fn scores_for_dim<S: Simd, const DIM: usize>(s: S, dim: usize, panel: &Panel, sc
         for_each_panel!(panel.wide / S::LANES, |vector, NV| {
             // SAFETY: the scratch memory is sized for this; keys are padded to whole micro-tiles.
             unsafe {
-                if S::LANES >= 16 {
+                if const { S::LANES >= 16 } {
                     scores_for_vectors::<S, MAX_MR, NV>(s, dim, panel, vector, scratch);
                 } else {
                     scores_for_vectors::<S, 6, NV>(s, dim, panel, vector, scratch);

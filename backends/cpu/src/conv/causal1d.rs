@@ -65,7 +65,7 @@ impl<S: Simd> ConvCausal1dKernel for Causal1d<S> {
             }
             let y = RowsMut::<T>::new(&mut out.output)?;
             let silu = call.activation == ConvCausal1dActivation::Silu;
-            for_each_range(batch * seq, 2 * channels * size_of::<T>(), |range| {
+            for_each_range(batch * seq, 2 * channels * size_of::<T>(), &|range| {
                 for row in range {
                     let inputs = Inputs { x, past, seq, width, row };
                     // SAFETY: ranges are disjoint, so no other task writes this row.

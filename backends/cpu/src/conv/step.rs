@@ -47,7 +47,7 @@ impl<S: Simd> ConvCausal1dStepKernel for Causal1dStep<S> {
             let y = RowsMut::<T>::new(&mut out.output)?;
             let blocks = channels.div_ceil(CHANNELS);
             let bytes = CHANNELS.min(channels) * 2 * width * size_of::<T>();
-            for_each_range(x.count() * blocks, bytes, |range| {
+            for_each_range(x.count() * blocks, bytes, &|range| {
                 for block in range {
                     let (row, first) = (block / blocks, block % blocks * CHANNELS);
                     let end = channels.min(first + CHANNELS);

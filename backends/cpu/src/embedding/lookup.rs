@@ -51,7 +51,7 @@ fn run<S: Simd, I: Element>(
     let to = AnyRowsMut::new(&mut out.output, Shape::Last)?;
     let bytes = table.width() * to.dtype().size();
     let stream = should_stream(ids.count() * bytes);
-    for_each_range(ids.count(), 2 * bytes, |range| {
+    for_each_range(ids.count(), 2 * bytes, &|range| {
         simd.vectorize(|| {
             for token in range {
                 let Some(&id) = ids.row(token).first() else { continue };

@@ -79,7 +79,7 @@ fn lookup<S: Simd, T: Float, I: Element>(
     let ids = Rows::<I>::shaped(&call.ids, Shape::Elements)?;
     let to = RowsMut::<T>::new(&mut out.output)?;
     let dim = call.dim as usize;
-    for_each_range(ids.count(), dim * size_of::<f32>(), |range| {
+    for_each_range(ids.count(), dim * size_of::<f32>(), &|range| {
         let mut values = [0.0f32; PART];
         for token in range {
             let Some(&id) = ids.row(token).first() else { continue };

@@ -10,7 +10,8 @@ use std::ops::Range;
 
 use super::amx_in_place as in_place;
 use super::blocked::{MAX_MC, mc, packed_bytes};
-use super::tasks::{for_each, row_splits};
+use super::tasks::row_splits;
+use crate::pool;
 use crate::simd::amx::{BYTES, ROW, SIDE, STEP, Tiles, TilesA, TilesC};
 use crate::simd::{Amx, Avx512, Simd, prefetch_all};
 
@@ -85,7 +86,7 @@ pub(crate) unsafe fn gemm(s: Amx, operands: &GemmOperands<'_>, workspace: &mut [
     let parallel = rows * columns * depth >= MIN_PARALLEL_MACS;
     for first in (0..rows).step_by(mc) {
         let block_rows = first..rows.min(first + mc);
-        for_each(parallel, block_rows.len().next_multiple_of(BLOCK) / SIDE, |group| {
+        pool::for_each_if(parallel, block_rows.len().next_multiple_of(BLOCK) / SIDE, &|group| {
             let row = group * SIDE;
             let rows = (first + row).min(block_rows.end)..block_rows.end.min(first + row + SIDE);
             for (number, operand) in operands.a.iter().enumerate() {
@@ -96,7 +97,7 @@ pub(crate) unsafe fn gemm(s: Amx, operands: &GemmOperands<'_>, workspace: &mut [
         });
         let row_splits = row_splits(block_rows.len(), blocks);
         let split_rows = block_rows.len().div_ceil(row_splits).next_multiple_of(BLOCK);
-        for_each(parallel, blocks * row_splits, |task| {
+        pool::for_each_if(parallel, blocks * row_splits, &|task| {
             let (block, start) = (task / row_splits, task % row_splits * split_rows);
             let columns = block * NC..columns.min((block + 1) * NC);
             let rows = start.min(block_rows.len())..block_rows.len().min(start + split_rows);

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::amx::{Epilogue, GemmOperands, KC, NC, RowsAt, pack_a, pack_b};
-use super::tasks::for_each;
+use crate::pool;
 use crate::rows::should_parallelize;
 use crate::simd::amx::{BYTES, ROW, SIDE, STEP, Tiles, TilesA};
 use crate::simd::{Amx, Avx512, Simd};
@@ -62,7 +62,7 @@ pub(super) unsafe fn gemm(s: Amx, operands: &GemmOperands<'_>, workspace: &mut [
     assert!(workspace.len() >= bytes, "workspace too small for packed A");
     let packed = Packed { start: workspace.as_mut_ptr(), rows, steps: depth / STEP };
     let parallel = should_parallelize(columns * depth * size_of::<u16>());
-    for_each(parallel, rows.div_ceil(BLOCK), |block| {
+    pool::for_each_if(parallel, rows.div_ceil(BLOCK), &|block| {
         let block = block * BLOCK..rows.min((block + 1) * BLOCK);
         for (number, operand) in operands.a.iter().enumerate() {
             let to = packed.tiles(number, block.start).cast();
@@ -70,7 +70,7 @@ pub(super) unsafe fn gemm(s: Amx, operands: &GemmOperands<'_>, workspace: &mut [
             unsafe { pack_b(s.vectors(), *operand, block.clone(), 0..depth, to) };
         }
     });
-    for_each(parallel, columns.div_ceil(NC), |block| {
+    pool::for_each_if(parallel, columns.div_ceil(NC), &|block| {
         let columns = block * NC..columns.min((block + 1) * NC);
         // SAFETY: the caller guarantees the rows, and `s` proves the instructions.
         unsafe { one_block(s.vectors(), operands, packed, columns, epilogue) };

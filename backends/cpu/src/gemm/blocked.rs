@@ -9,8 +9,9 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::dots::MAX_SKINNY_ROWS;
-use super::tasks::{for_each, row_splits};
+use super::tasks::row_splits;
 use super::{OperandA, OperandB, for_each_rows, micro_kernel_prefetch};
+use crate::pool;
 use crate::simd::{Simd, prefetch};
 
 /// KC: maximum steps of K that are packed at once. Accumulators are loaded and stored once per KC block. Products of K = 768 are 1.5 to 3 %
@@ -52,7 +53,7 @@ pub(crate) const fn nr<S: Simd>() -> usize {
 
 /// NR in vectors: with MR rows they fill the register file.
 #[inline(always)]
-const fn nr_vectors<S: Simd>() -> usize {
+pub(super) const fn nr_vectors<S: Simd>() -> usize {
     if S::LANES >= 16 { 3 } else { 2 }
 }
 
@@ -154,7 +155,7 @@ pub(crate) fn gemm<S: Simd>(
     let parallel = rows * columns * depth >= MIN_PARALLEL_MACS;
     for first in (0..rows).step_by(mc) {
         let block_rows = first..rows.min(first + mc);
-        for_each(parallel, block_rows.len().div_ceil(mr::<S>()), |panel| {
+        pool::for_each_if(parallel, block_rows.len().div_ceil(mr::<S>()), &|panel| {
             let row = panel * mr::<S>();
             let rows = first + row..first + row + mr::<S>();
             for part in kc_blocks(depth) {
@@ -165,7 +166,7 @@ pub(crate) fn gemm<S: Simd>(
         });
         let row_splits = row_splits(block_rows.len(), blocks);
         let split_rows = block_rows.len().div_ceil(row_splits).next_multiple_of(mr::<S>());
-        for_each(parallel, blocks * row_splits, |task| {
+        pool::for_each_if(parallel, blocks * row_splits, &|task| {
             let (block, start) = (task / row_splits, task % row_splits * split_rows);
             let rows = start..block_rows.len().min(start + split_rows);
             let columns = NC.min(columns - block * NC);
@@ -254,8 +255,8 @@ impl MicroTiles {
                 unsafe {
                     match vectors {
                         1 => block_rows.tile::<S, MR, 1>(s),
-                        2 => block_rows.tile::<S, MR, 2>(s),
-                        _ => block_rows.tile::<S, MR, 3>(s),
+                        3 if const { nr_vectors::<S>() == 3 } => block_rows.tile::<S, MR, 3>(s),
+                        _ => block_rows.tile::<S, MR, 2>(s),
                     }
                 }
             });

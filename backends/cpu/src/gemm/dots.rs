@@ -35,7 +35,7 @@ pub(crate) unsafe fn dots_before<S: Simd, A: Float, B: Float>(
     depth: usize,
     take: &mut dyn FnMut(usize, usize, f32),
 ) {
-    let wide = if S::LANES >= 16 { 4 } else { 2 };
+    let wide = const { max_columns::<S>() };
     let passes = left.len().div_ceil(TILE_ROWS);
     let mut column = 0;
     while column < right.len() {
@@ -56,15 +56,9 @@ pub(crate) unsafe fn dots_before<S: Simd, A: Float, B: Float>(
             let at = Tile { s, left, right, ahead, row, column, depth };
             // SAFETY: the caller guarantees the lengths.
             unsafe {
-                match (rows, columns) {
-                    (1, 4) => at.multiply::<1, 4>(take),
-                    (2, 4) => at.multiply::<2, 4>(take),
-                    (3, 4) => at.multiply::<3, 4>(take),
-                    (4, 4) => at.multiply::<4, 4>(take),
-                    (1, 2) => at.multiply::<1, 2>(take),
-                    (2, 2) => at.multiply::<2, 2>(take),
-                    (3, 2) => at.multiply::<3, 2>(take),
-                    (4, 2) => at.multiply::<4, 2>(take),
+                match columns {
+                    4 if const { max_columns::<S>() == 4 } => at.rows::<4>(rows, take),
+                    2 => at.rows::<2>(rows, take),
                     _ => {
                         for row in row..row + rows {
                             for column in column..column + columns {
@@ -86,6 +80,11 @@ const TILE_ROWS: usize = 4;
 /// Maximum columns of a register tile.
 const TILE_COLUMNS: usize = 4;
 
+/// Maximum columns of a register tile of an instruction set. A constant, so that no code is created for tiles that it does not use.
+const fn max_columns<S: Simd>() -> usize {
+    if S::LANES >= 16 { TILE_COLUMNS } else { 2 }
+}
+
 /// Rows of A and of B, from `row` and `column` on.
 #[derive(Clone, Copy)]
 struct Tile<'t, 'r, S, A, B> {
@@ -100,6 +99,22 @@ struct Tile<'t, 'r, S, A, B> {
 }
 
 impl<S: Simd, A: Float, B: Float> Tile<'_, '_, S, A, B> {
+    /// `rows` rows of A, at most [`TILE_ROWS`], by `N` rows of B.
+    ///
+    /// # Safety
+    /// As [`Tile::multiply`].
+    unsafe fn rows<const N: usize>(self, rows: usize, take: &mut dyn FnMut(usize, usize, f32)) {
+        // SAFETY: the caller guarantees the rows.
+        unsafe {
+            match rows {
+                1 => self.multiply::<1, N>(take),
+                2 => self.multiply::<2, N>(take),
+                3 => self.multiply::<3, N>(take),
+                _ => self.multiply::<TILE_ROWS, N>(take),
+            }
+        }
+    }
+
     /// Register tile of `R` rows of A by `N` rows of B. Not inlined: one function per tile size keeps each body
     /// small enough to be inlined into `Simd::vectorize`, where the target features are enabled.
     ///

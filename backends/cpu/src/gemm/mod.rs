@@ -174,39 +174,37 @@ macro_rules! for_each_panel {
 pub(crate) use for_each_panel;
 
 /// Runs `$body` for rows `$first .. $first + $MR` of `$count` (even), up to MR at a time. `$MR` is a
-/// constant.
+/// constant. The conditions are constants where possible: the compiler then creates no code for tiles that are larger than those of
+/// the instruction set.
 macro_rules! for_each_rows {
     ($S:ty, $count:expr, |$first:ident, $MR:ident| $body:block) => {{
         let count: usize = $count;
         let mut $first: usize = 0;
         while $first < count {
-            match (count - $first).min($crate::gemm::mr::<$S>()) {
-                2 | 3 => {
-                    const $MR: usize = 2;
-                    $body
-                    $first += 2;
-                }
-                4 | 5 => {
-                    const $MR: usize = 4;
-                    $body
-                    $first += 4;
-                }
-                6 | 7 => {
-                    const $MR: usize = 6;
-                    $body
-                    $first += 6;
-                }
-                8..$crate::gemm::MAX_MR => {
-                    const $MR: usize = 8;
-                    $body
-                    $first += 8;
-                }
-                _ => {
-                    const $MR: usize = $crate::gemm::MAX_MR;
-                    $body
-                    $first += $crate::gemm::MAX_MR;
-                }
+            let left = count - $first;
+            let rows;
+            if const { $crate::gemm::mr::<$S>() == $crate::gemm::MAX_MR } && left >= $crate::gemm::MAX_MR {
+                const $MR: usize = $crate::gemm::MAX_MR;
+                $body
+                rows = $MR;
+            } else if const { $crate::gemm::mr::<$S>() == $crate::gemm::MAX_MR } && left >= 8 {
+                const $MR: usize = 8;
+                $body
+                rows = $MR;
+            } else if left >= 6 {
+                const $MR: usize = 6;
+                $body
+                rows = $MR;
+            } else if left >= 4 {
+                const $MR: usize = 4;
+                $body
+                rows = $MR;
+            } else {
+                const $MR: usize = 2;
+                $body
+                rows = $MR;
             }
+            $first += rows;
         }
     }};
 }

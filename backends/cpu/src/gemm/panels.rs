@@ -10,10 +10,10 @@ use std::ops::Range;
 use lz_core::tensor::Pages;
 use lz_core::{KernelError, Reason, ReasonCode};
 
-use super::blocked::{MIN_PARALLEL_MACS, kc_blocks, nr};
+use super::blocked::{MIN_PARALLEL_MACS, kc_blocks, nr, nr_vectors};
 use super::pack::transpose_rows;
-use super::tasks::for_each;
 use super::{CACHE_LINE, OperandA, OperandB, micro_kernel_prefetch};
+use crate::pool;
 use crate::rows::{Rows, for_each_range, should_parallelize};
 use crate::simd::{Simd, prefetch};
 
@@ -77,7 +77,7 @@ impl PackedPanels {
             KernelError::because(Reason::new(ReasonCode::OutOfMemory).message(detail))
         })?;
         let start = Start(data.as_mut_ptr().cast::<f32>());
-        for_each_range(panels, 2 * wide * depth * size_of::<f32>(), |panels| {
+        for_each_range(panels, 2 * wide * depth * size_of::<f32>(), &|panels| {
             for panel in panels {
                 let first = panel * wide;
                 let row = |index: usize| (first + index < columns).then(|| weight.row(first + index));
@@ -169,7 +169,7 @@ impl<S: Simd, const P: usize> Product<'_, S, P> {
             // Tasks of about equally many panels.
             let group = panels.div_ceil(MIN_GROUPS).clamp(1, MAX_GROUP);
             let parallel = should_parallelize(columns * depth * P * size_of::<f32>());
-            for_each(parallel, panels.div_ceil(group), |task| {
+            pool::for_each_if(parallel, panels.div_ceil(group), &|task| {
                 let first = task * group;
                 // SAFETY: the caller guarantees the operands.
                 unsafe { self.few_rows(first..panels.min(first + group), epilogue) };
@@ -183,7 +183,7 @@ impl<S: Simd, const P: usize> Product<'_, S, P> {
             || should_parallelize(columns * depth * P * size_of::<f32>());
         // Threads take one task after the other, so each of them skips those of the others.
         let stride = if parallel { lz_pool::threads() } else { 1 };
-        for_each(parallel, panels * blocks, |task| {
+        pool::for_each_if(parallel, panels * blocks, &|task| {
             let (panel, start) = (task % panels, task / panels * block_rows);
             let next = (task + stride) % panels;
             // SAFETY: the caller guarantees the operands.
@@ -311,8 +311,8 @@ impl MicroTile {
                 1 => self.columns::<S, 1>(s, vectors),
                 2 => self.columns::<S, 2>(s, vectors),
                 4 => self.columns::<S, 4>(s, vectors),
-                6 => self.columns::<S, 6>(s, vectors),
-                _ => self.columns::<S, 8>(s, vectors),
+                _ if const { mr::<S>() == MAX_MR } => self.columns::<S, MAX_MR>(s, vectors),
+                _ => self.columns::<S, 6>(s, vectors),
             }
         }
     }
@@ -322,8 +322,8 @@ impl MicroTile {
         unsafe {
             match vectors {
                 1 => self.tile_of::<S, MR, 1>(s),
-                2 => self.tile_of::<S, MR, 2>(s),
-                _ => self.tile_of::<S, MR, 3>(s),
+                3 if const { nr_vectors::<S>() == 3 } => self.tile_of::<S, MR, 3>(s),
+                _ => self.tile_of::<S, MR, 2>(s),
             }
         }
     }
@@ -396,11 +396,11 @@ impl FewRows {
     unsafe fn multiply<S: Simd>(self, s: S, rows: usize, panels: usize) {
         // SAFETY: the caller guarantees operands and sums.
         unsafe {
-            match (rows, S::LANES >= 16) {
-                (1, true) => self.panels::<S, 1, 3>(s, panels),
-                (1, false) => self.panels::<S, 1, 2>(s, panels),
-                (_, true) => self.panels::<S, 2, 3>(s, panels),
-                (_, false) => self.panels::<S, 2, 2>(s, panels),
+            match rows {
+                1 if const { nr_vectors::<S>() == 3 } => self.panels::<S, 1, 3>(s, panels),
+                1 => self.panels::<S, 1, 2>(s, panels),
+                _ if const { nr_vectors::<S>() == 3 } => self.panels::<S, 2, 3>(s, panels),
+                _ => self.panels::<S, 2, 2>(s, panels),
             }
         }
     }

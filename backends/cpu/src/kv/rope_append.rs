@@ -62,7 +62,7 @@ fn run<S: Simd, T: Float>(
         let position = positions.of(token, token);
         Angles { kind: table, cos: cos.start(position), sin: sin.start(position), half }
     };
-    for_each_range(q.count(), 2 * q.width() * size_of::<T>(), |range| {
+    for_each_range(q.count(), 2 * q.width() * size_of::<T>(), &|range| {
         simd.vectorize(|| {
             for row in range {
                 // SAFETY: ranges are disjoint, so no other task writes this row.

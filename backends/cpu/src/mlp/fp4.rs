@@ -103,7 +103,7 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
     /// Computes some rows; `x` has their elements.
     fn run(&self, rows: Range<usize>, x: &[&[f32]]) {
         let count = self.weight.count();
-        for_each_range(count.div_ceil(COLUMNS), COLUMNS * self.depth * x.len(), |groups| {
+        for_each_range(count.div_ceil(COLUMNS), COLUMNS * self.depth * x.len(), &|groups| {
             for group in groups {
                 let columns = group * COLUMNS..count.min((group + 1) * COLUMNS);
                 let weights: [usize; COLUMNS] = std::array::from_fn(|index| columns.start + index);

@@ -150,7 +150,7 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
     /// All sums in f64.
     #[cold]
     fn run_f64(&self) {
-        for_each_range(self.x.count(), self.weight.count() * self.weight.width(), |rows| {
+        for_each_range(self.x.count(), self.weight.count() * self.weight.width(), &|rows| {
             for row in rows {
                 for column in 0..self.weight.count() {
                     self.write(row, column..column + 1, &mut [f32::NAN]);
@@ -165,7 +165,7 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
         let step = if self.x_scale.block + self.weight_scale.block > 0 { BLOCK } else { depth.max(1) };
         let x = gather::<F8E4M3, MAX_SKINNY_ROWS>(&self.x, 0, count);
         let grain = grain(depth);
-        for_each_range(self.weight.count().div_ceil(grain), grain * depth, |tasks| {
+        for_each_range(self.weight.count().div_ceil(grain), grain * depth, &|tasks| {
             let columns = tasks.start * grain..(tasks.end * grain).min(self.weight.count());
             for column in columns.clone().step_by(8) {
                 let group = (columns.end - column).min(8);

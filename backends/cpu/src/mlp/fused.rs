@@ -244,7 +244,7 @@ impl<S: Simd, T: Float> Gated<'_, S, T> {
         let x = gather::<T, MAX_SKINNY_ROWS>(&self.x, 0, count);
         let bytes = 2 * depth * size_of::<T>();
         let grain = grain(bytes);
-        for_each_range(self.gate.count().div_ceil(grain), grain * bytes, |tasks| {
+        for_each_range(self.gate.count().div_ceil(grain), grain * bytes, &|tasks| {
             let columns = tasks.start * grain..(tasks.end * grain).min(self.gate.count());
             let mut column = columns.start;
             while column < columns.end {

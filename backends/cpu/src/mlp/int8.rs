@@ -127,11 +127,7 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
             let (block, first) = (number / row_blocks, number % row_blocks * mc);
             self.one_block(first.min(rows)..rows.min(first + mc), block);
         };
-        if rows * columns * self.words.stored < MIN_PARALLEL_MACS {
-            (0..tasks).for_each(task);
-        } else {
-            pool::for_each(tasks, &task);
-        }
+        pool::for_each_if(rows * columns * self.words.stored >= MIN_PARALLEL_MACS, tasks, &task);
     }
 
     #[inline(never)]
@@ -151,7 +147,7 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
             for (index, (panel, buffer)) in panels.iter_mut().zip(&mut block.panel_buffers).enumerate() {
                 // SAFETY: the words are inside the rows, and at most as many as the buffer holds.
                 *panel = unsafe { self.words.panel(s, number * PANELS + index, words.clone(), buffer) };
-                if S::TILES && !words.len().is_multiple_of(TILE_WORDS) {
+                if const { S::TILES } && !words.len().is_multiple_of(TILE_WORDS) {
                     *panel = pad_to_tiles(*panel, words.len(), buffer);
                 }
             }
@@ -173,7 +169,7 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
                 // SAFETY: the panels contain the words (padded to whole tiles for AMX), and rows of A have as
                 // many.
                 unsafe {
-                    if S::TILES {
+                    if const { S::TILES } {
                         multiply_amx(words.len().div_ceil(TILE_WORDS), &block.a, panels, sums);
                     } else {
                         multiply_rows(s, count, words.len(), &block.a, panels, sums);

@@ -118,8 +118,11 @@ impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
     #[cfg(target_arch = "x86_64")]
     fn run_amx(&self, workspace: &mut [u8]) -> bool {
         use crate::gemm::amx::{GemmOperands, gemm};
-        let is_bf16 = X::DTYPE == DType::BF16 && W::DTYPE == DType::BF16;
-        let Some(s) = (S::TILES && is_bf16).then(crate::simd::Amx::detect).flatten() else { return false };
+        // A constant, so that no code is created for other types.
+        if !const { S::TILES && matches!((X::DTYPE, W::DTYPE), (DType::BF16, DType::BF16)) } {
+            return false;
+        }
+        let Some(s) = crate::simd::Amx::detect() else { return false };
         let operands = GemmOperands {
             a: &[&|row| self.x.row(row).as_ptr().cast()],
             b: &|row| self.weight.row(row).as_ptr().cast(),
@@ -142,7 +145,7 @@ impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
         let x = gather::<X, MAX_SKINNY_ROWS>(&self.x, 0, count);
         let bytes = depth * size_of::<W>();
         let grain = grain(bytes);
-        for_each_range(self.weight.count().div_ceil(grain), grain * bytes, |tasks| {
+        for_each_range(self.weight.count().div_ceil(grain), grain * bytes, &|tasks| {
             let columns = tasks.start * grain..(tasks.end * grain).min(self.weight.count());
             let mut column = columns.start;
             while column < columns.end {

@@ -38,7 +38,7 @@ impl<S: Simd> MlpLinearPackKernel for LinearPack<S> {
         }
         let words = PackedWords::new(&call.weight, false, rows, stored)?;
         let to = AnyRowsMut::new(&mut out.packed, Shape::Trailing(3))?;
-        for_each_range(words.panels(), 2 * STEP * words.count(), |panels| {
+        for_each_range(words.panels(), 2 * STEP * words.count(), &|panels| {
             for panel in panels {
                 // SAFETY: a row of the output has space for all words of a panel, and tasks write disjoint
                 // panels.

@@ -192,7 +192,7 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
         let use_unpacked = rows <= unpacked::MAX_ROWS
             && self.words.is_row_major()
             && unpacked::supports(self.block, self.depth);
-        for_each_range(self.words.panels(), ROWS * self.words.stored, |panels| {
+        for_each_range(self.words.panels(), ROWS * self.words.stored, &|panels| {
             // Only the part that is needed is written.
             let mut buffer = PanelBuffer([0; STEP * WORDS]);
             for panel in panels {
@@ -289,7 +289,7 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
                             3 => job.sum::<S, BITS, 3, 2>(self.s, &scales),
                             4 => job.sum::<S, BITS, 4, 2>(self.s, &scales),
                             // As many accumulators as fit in registers.
-                            _ if S::LANES >= 16 => job.sum::<S, BITS, 8, 2>(self.s, &scales),
+                            _ if const { S::LANES >= 16 } => job.sum::<S, BITS, 8, 2>(self.s, &scales),
                             _ => job.sum::<S, BITS, 8, 1>(self.s, &scales),
                         }
                     }

@@ -217,7 +217,7 @@ fn gather<'a, T>(columns: Range<usize>, row: impl Fn(usize) -> &'a [T]) -> [&'a 
 /// Runs `body` for groups of up to [`COLUMNS`] columns, and with the group that follows, distributed over the thread pool.
 fn for_each_columns(count: usize, bytes: usize, body: impl Fn(Range<usize>, Range<usize>) + Sync) {
     let grain = grain(bytes).next_multiple_of(COLUMNS);
-    for_each_range(count.div_ceil(grain), grain * bytes, |tasks| {
+    for_each_range(count.div_ceil(grain), grain * bytes, &|tasks| {
         let end = (tasks.end * grain).min(count);
         for column in (tasks.start * grain..end).step_by(COLUMNS) {
             let next = end.min(column + COLUMNS);

@@ -95,7 +95,7 @@ impl<S: Simd> MoeExpertsKernel for Experts<S> {
 
 /// Rounds the sums to the output.
 pub(super) fn store<S: Simd, T: Float>(s: S, sums: Matrix, output: &RowsMut<'_, T>, rows: usize) {
-    for_each_range(rows, sums.width * 8, |range| {
+    for_each_range(rows, sums.width * 8, &|range| {
         for row in range {
             // SAFETY: all tasks that write sums finished; every output row belongs to one task.
             let (from, to) = unsafe { (sums.part(row, 0..sums.width), output.row(row)) };

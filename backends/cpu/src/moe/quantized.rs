@@ -245,7 +245,7 @@ fn dot_f64<A: Float>(x: &[A], rows: &QuantizedRows<'_>, row: usize) -> f64 {
 
 /// Runs `body` for groups of features, distributed over the thread pool. A group costs about as much as reading `bytes` bytes.
 fn for_each_group(count: usize, group: usize, bytes: usize, body: impl Fn(Range<usize>) + Sync) {
-    for_each_range(count.div_ceil(group), bytes, |groups| {
+    for_each_range(count.div_ceil(group), bytes, &|groups| {
         for index in groups {
             body(index * group..count.min((index + 1) * group));
         }

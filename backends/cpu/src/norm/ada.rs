@@ -59,7 +59,7 @@ impl<S: Simd> NormAdaKernel for AdaRows<S> {
             let y = RowsMut::<T>::new(&mut out.output)?;
             let (count, bytes) = (x.count(), 2 * hidden * size_of::<T>());
             let stream = should_stream(count * hidden * size_of::<T>());
-            for_each_range(count, bytes, |range| {
+            for_each_range(count, bytes, &|range| {
                 s.vectorize(|| {
                     for row in range {
                         // SAFETY: ranges are disjoint, so no other task writes this row.

@@ -47,7 +47,7 @@ impl<S: Simd> NormGroupKernel for GroupRows<S> {
             if rows * x.width() == 0 {
                 return Ok(());
             }
-            for_each_range(x.count() / rows, 4 * rows * x.width() * size_of::<T>(), |range| {
+            for_each_range(x.count() / rows, 4 * rows * x.width() * size_of::<T>(), &|range| {
                 for group in range {
                     let moments = Moments::new(s, &x, group * rows..(group + 1) * rows, call.eps);
                     for row in group * rows..(group + 1) * rows {

@@ -61,7 +61,7 @@ fn run<S: Simd, T: Float>(
         out.inv_std.as_mut().map(|output| RowsMut::<f32>::shaped(output, Shape::Elements)).transpose()?;
     let (count, bytes) = (x.count(), 2 * x.width() * size_of::<T>());
     let stream = should_stream(count * x.width() * size_of::<T>());
-    for_each_range(count, bytes, |range| {
+    for_each_range(count, bytes, &|range| {
         simd.vectorize(|| {
             for row in range {
                 // SAFETY: ranges are disjoint, so no other task writes this row.

@@ -147,7 +147,7 @@ impl<S: Simd, T: Float> Job<'_, S, T> {
         };
         // The normalized row is encoded while it is in L1.
         let error = FirstError::default();
-        for_each_range(self.x.count(), 4 * width * size_of::<T>(), |range| {
+        for_each_range(self.x.count(), 4 * width * size_of::<T>(), &|range| {
             error.keep(with_row(width, |normalized| encode_rows(range, normalized)));
         });
         error.into_result()

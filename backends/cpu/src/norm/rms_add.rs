@@ -48,7 +48,7 @@ fn run<S: Simd, T: Float>(
     let weight = (any_row(call.weight.as_ref())?, call.weight_offset);
     let (count, bytes) = (x.count(), 4 * x.width() * size_of::<T>());
     let stream = should_stream(count * x.width() * size_of::<T>());
-    for_each_range(count, bytes, |range| {
+    for_each_range(count, bytes, &|range| {
         simd.vectorize(|| {
             for row in range {
                 // SAFETY: ranges are disjoint, so no other task writes this row of either.

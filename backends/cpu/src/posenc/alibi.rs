@@ -51,7 +51,7 @@ fn run<S: Simd>(
     let (heads, queries) = (call.axes.heads as usize, call.axes.seq_q as usize);
     let (keys, bytes) = (scores.width(), scores.width() * kind.size());
     let stream = should_stream(scores.count() * bytes);
-    for_each_range(scores.count(), 2 * bytes, |range| {
+    for_each_range(scores.count(), 2 * bytes, &|range| {
         simd.vectorize(|| {
             for row in range {
                 let (head, query) = (row / queries % heads, row % queries);

@@ -81,7 +81,7 @@ fn run<S: Simd, T: Float>(
     let positions = Positions::new(call.positions.as_ref())?;
     let (heads, seq) = (call.axes.heads as usize, call.axes.seq as usize);
     let by_token = call.layout == PosencRopeLayout::Bshd;
-    for_each_range(x.count(), 2 * x.width() * size_of::<T>(), |range| {
+    for_each_range(x.count(), 2 * x.width() * size_of::<T>(), &|range| {
         simd.vectorize(|| {
             for row in range {
                 let (token, index) = if by_token {

@@ -191,7 +191,7 @@ impl<S: Simd, T: Float> Conv<'_, S, T> {
         let start = workspace.as_mut_ptr().cast::<f32>();
         let image = Image(start);
         let plane_bytes = problem.image[0] * problem.image[1] * 2 * size_of::<f32>();
-        for_each_range(problem.channels, plane_bytes, |channels| {
+        for_each_range(problem.channels, plane_bytes, &|channels| {
             for channel in channels {
                 // SAFETY: only this task writes the phases of this channel.
                 unsafe {
@@ -285,13 +285,13 @@ impl<S: Simd, T: Float> Direct<'_, '_, S, T> {
         let (tiles, panels) = (positions.div_ceil(wide), problem.group_outputs.div_ceil(mr::<S>()));
         let parallel = problem.group_outputs * problem.depth() * positions >= MIN_PARALLEL_MACS;
         let resident = problem.group_outputs * problem.depth() * size_of::<f32>() <= MAX_RESIDENT_BYTES;
-        let for_each = |tasks: usize, task: &(dyn Fn(usize) + Sync)| {
-            if parallel { pool::for_each(tasks, &task) } else { (0..tasks).for_each(task) }
-        };
+        // Only here, so that it is compiled once.
+        let tile = |panel: usize, tile: usize| self.tile(panel, tile * wide, positions);
+        let tile: &(dyn Fn(usize, usize) + Sync) = &tile;
         if resident {
-            for_each(tiles, &|tile| (0..panels).for_each(|panel| self.tile(panel, tile * wide, positions)));
+            pool::for_each_if(parallel, tiles, &|index| (0..panels).for_each(|panel| tile(panel, index)));
         } else {
-            for_each(panels, &|panel| (0..tiles).for_each(|tile| self.tile(panel, tile * wide, positions)));
+            pool::for_each_if(parallel, panels, &|panel| (0..tiles).for_each(|index| tile(panel, index)));
         }
     }
 
@@ -311,8 +311,8 @@ impl<S: Simd, T: Float> Direct<'_, '_, S, T> {
         unsafe {
             match count.div_ceil(S::LANES) {
                 1 => at.multiply::<S, 1>(self.conv.s),
-                2 => at.multiply::<S, 2>(self.conv.s),
-                _ => at.multiply::<S, 3>(self.conv.s),
+                3 if const { nr_vectors::<S>() == 3 } => at.multiply::<S, 3>(self.conv.s),
+                _ => at.multiply::<S, 2>(self.conv.s),
             }
         }
         let mut buffer = [Segment::default(); MAX_NR];
@@ -406,7 +406,9 @@ impl Operands<'_> {
     /// The operands and the result are valid for MR rows and `NV` vectors.
     unsafe fn multiply<S: Simd, const NV: usize>(self, s: S) {
         // SAFETY: the caller guarantees the operands.
-        unsafe { if S::LANES >= 16 { self.tile::<S, MAX_MR, NV>(s) } else { self.tile::<S, 6, NV>(s) } }
+        unsafe {
+            if const { S::LANES >= 16 } { self.tile::<S, MAX_MR, NV>(s) } else { self.tile::<S, 6, NV>(s) }
+        }
     }
 
     #[inline(never)]

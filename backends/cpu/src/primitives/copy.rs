@@ -98,14 +98,11 @@ fn transpose<S: Simd, T: Copy + Sync>(s: S, runs: &Runs<2>, tiled: &Tiled<2>) {
         // SAFETY: the tile is inside both operands, and tasks write disjoint rows.
         unsafe { tile.copy(s) };
     };
-    if should_parallelize(bytes.saturating_mul(tiled.runs.count())) {
-        let per_task = (TASK_BYTES / (2 * runs.len * TILE_ROWS * size_of::<T>()).max(1)).max(1);
-        pool::for_each(tasks.div_ceil(per_task), &|group| {
-            (group * per_task..tasks.min((group + 1) * per_task)).for_each(task);
-        });
-    } else {
-        (0..tasks).for_each(task);
-    }
+    let parallel = should_parallelize(bytes.saturating_mul(tiled.runs.count()));
+    let per_task = (TASK_BYTES / (2 * runs.len * TILE_ROWS * size_of::<T>()).max(1)).max(1);
+    pool::for_each_if(parallel, tasks.div_ceil(per_task), &|group| {
+        (group * per_task..tasks.min((group + 1) * per_task)).for_each(task);
+    });
 }
 
 /// Element (row, column) is at `to + row * to_step + column` and `from + row + column * from_step`; steps are in bytes.
@@ -128,7 +125,7 @@ impl<T: Copy> Tile<T> {
             let mut row = 0;
             // SAFETY: the caller guarantees all elements; moving f32 lanes preserves the bits of four-byte elements.
             unsafe {
-                if size_of::<T>() == 4 && S::LANES == TILE_COLUMNS && columns == TILE_COLUMNS {
+                if const { size_of::<T>() == 4 && S::LANES == TILE_COLUMNS } && columns == TILE_COLUMNS {
                     while row + TILE_COLUMNS <= self.rows {
                         self.copy_square(s, row, column);
                         row += TILE_COLUMNS;

@@ -185,7 +185,7 @@ fn product_f64(
     let matrix = |start, steps| Shared(Matrix { start, steps });
     let (c, a, b) = (matrix(c, steps[0]), matrix(a, steps[1]), matrix(b, steps[2]));
     let bias = bias.map(|(start, step)| Shared(Matrix { start: start.cast_mut(), steps: [0, step] }));
-    for_each_range(m, 8 * n * k, |rows| {
+    for_each_range(m, 8 * n * k, &|rows| {
         for row in rows {
             for column in 0..n {
                 // SAFETY: all indices are inside the matrices, and rows are disjoint.

@@ -213,7 +213,7 @@ pub(super) fn gather<S: Simd>(
     check_indices(indices, size)?;
     let indices = strided(indices.as_ptr().cast_mut(), indices);
     let indices = SharedIndices(indices);
-    for_each_range(to.sizes[0] * count, 2 * to.sizes[2] * to.size, |range| {
+    for_each_range(to.sizes[0] * count, 2 * to.sizes[2] * to.size, &|range| {
         for row in range {
             let (outer, at) = (row / count, row % count);
             // SAFETY: the indices were checked, and ranges are disjoint.
@@ -349,7 +349,7 @@ pub(super) fn scatter<S: Simd>(
     let operand = Operand::input(x, &shape)?;
     copy_runs(s, &Runs::new(&shape, [Operand::output(output), operand]), dtype.size(), elements);
     let indices = SharedIndices(strided(indices.as_ptr().cast_mut(), indices));
-    for_each_range(to.sizes[0], 2 * count * to.sizes[2] * to.size, |range| {
+    for_each_range(to.sizes[0], 2 * count * to.sizes[2] * to.size, &|range| {
         for outer in range {
             for at in 0..count {
                 // SAFETY: the indices were checked, and outer indices are disjoint.

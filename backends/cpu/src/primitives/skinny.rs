@@ -19,21 +19,21 @@ pub(super) fn run<S: Simd, T: Float>(product: &Product<S, T>, workspace: &mut [u
     let left = Left::new(product, workspace);
     let bytes = k * size_of::<T>();
     if dense_k {
-        for_each_range(n.div_ceil(DOT_COLUMNS), DOT_COLUMNS * bytes, |tasks| {
+        for_each_range(n.div_ceil(DOT_COLUMNS), DOT_COLUMNS * bytes, &|tasks| {
             for task in tasks {
                 let columns = task * DOT_COLUMNS..n.min((task + 1) * DOT_COLUMNS);
                 dot_columns(product, &left, columns);
             }
         });
     } else if product.b.steps[1] == 1 || n == 1 {
-        for_each_range(n.div_ceil(COLUMNS), COLUMNS * bytes, |tasks| {
+        for_each_range(n.div_ceil(COLUMNS), COLUMNS * bytes, &|tasks| {
             for task in tasks {
                 let columns = task * COLUMNS..n.min((task + 1) * COLUMNS);
                 sum_columns(product, &left, columns);
             }
         });
     } else {
-        for_each_range(n, bytes, |columns| {
+        for_each_range(n, bytes, &|columns| {
             for column in columns {
                 strided_column(product, &left, column);
             }

@@ -163,7 +163,7 @@ pub(super) fn depthwise<S: Simd>(
     let channels = x.shape()[1] as usize;
     let [height, width] = problem.out;
     let bytes = 4 * height * width * problem.kernel[0] * problem.kernel[1];
-    for_each_range(problem.batch * channels, bytes, |planes| {
+    for_each_range(problem.batch * channels, bytes, &|planes| {
         for index in planes {
             let (image, channel) = (index / channels, index % channels);
             let (from, target) = (plane(x, image, channel), plane(to, image, channel));
@@ -268,7 +268,7 @@ pub(super) fn pool2d<S: Simd>(
     };
     let accumulate = if function == PoolFunction::Max { Accumulate::Max } else { Accumulate::Sum };
     let (channels, planes) = (channels as usize, batch as usize * channels as usize);
-    for_each_range(planes, 4 * (out[0] * out[1] * kernel[0] * kernel[1]).max(1), |range| {
+    for_each_range(planes, 4 * (out[0] * out[1] * kernel[0] * kernel[1]).max(1), &|range| {
         for index in range {
             let (from, target) = (
                 plane(x, index / channels, index % channels),

@@ -76,7 +76,7 @@ fn dequantize<S: Simd, C: Code>(
     let zero_points = call.zero_point.as_ref().map(|view| Rows::<i32>::shaped(view, shape)).transpose()?;
     let bytes = inner * kind.size();
     let stream = should_stream(from.count() * bytes);
-    for_each_range(from.count(), bytes + from.width(), |range| {
+    for_each_range(from.count(), bytes + from.width(), &|range| {
         simd.vectorize(|| {
             for row in range {
                 let (codes, to) = (from.start(row), to.start(row));

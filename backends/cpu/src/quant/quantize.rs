@@ -105,7 +105,7 @@ fn quantize<S: Simd, C: Code>(
             }
         }
     };
-    for_each_range(x.count(), bytes, |range| {
+    for_each_range(x.count(), bytes, &|range| {
         for row in range {
             // Ranges are disjoint, so no other task writes this row, which has space for the codes of a row
             // of x (validated).
@@ -143,7 +143,7 @@ fn share_scales<'a, S: Simd>(
     let largest = unsafe {
         std::slice::from_raw_parts(workspace.as_mut_ptr().cast::<AtomicU32>(), workspace.len() / 4)
     };
-    for_each_range(x.count(), bytes, |range| {
+    for_each_range(x.count(), bytes, &|range| {
         simd.vectorize(|| {
             for row in range {
                 let (group, _) = encoder.scale_layout.of(row, 0);

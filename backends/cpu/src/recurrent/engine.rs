@@ -220,11 +220,8 @@ impl<S: Simd, T: Float> Recurrence<'_, S, T> {
                 }
             }
         };
-        if should_parallelize((seq + 1) * blocks * self.key_dim * columns * size_of::<f32>()) {
-            pool::for_each(slots, &task);
-        } else {
-            (0..slots).for_each(task);
-        }
+        let bytes = (seq + 1) * blocks * self.key_dim * columns * size_of::<f32>();
+        pool::for_each_if(should_parallelize(bytes), slots, &task);
         error.into_result()
     }
 

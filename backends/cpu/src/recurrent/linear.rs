@@ -135,7 +135,7 @@ impl Views<'_> {
         let scratch = scratch_elements(batch * heads * value_dim, key_dim);
         let workspace = run.workspace(((elements + scratch) * size_of::<f32>()) as u64)?.as_mut_ptr().cast();
         let prepared = Prepared { start: workspace, key_dim };
-        for_each_range(q.count(), 4 * key_dim * size_of::<f32>(), |range| {
+        for_each_range(q.count(), 4 * key_dim * size_of::<f32>(), &|range| {
             for row in range {
                 // SAFETY: the workspace has space for every row, and each belongs to one task.
                 let to = unsafe { prepared.row(row) };

@@ -67,7 +67,7 @@ fn scan<S: Simd, T: Float>(
     let workspace: *mut f32 =
         run.workspace(((elements + scratch) * size_of::<f32>()) as u64)?.as_mut_ptr().cast();
     let prepared = Prepared { start: workspace, key_dim };
-    for_each_range(b.count(), 4 * key_dim * size_of::<f32>(), |range| {
+    for_each_range(b.count(), 4 * key_dim * size_of::<f32>(), &|range| {
         for row in range {
             // SAFETY: the workspace has space for every row, and each belongs to one task.
             let to = unsafe { prepared.row(row) };
@@ -85,7 +85,7 @@ fn scan<S: Simd, T: Float>(
     };
     // Time steps are computed once for all blocks of a head.
     let steps = Steps { start: workspace.wrapping_add(prepared_elements) };
-    for_each_range(batch * seq * heads, 64, |range| {
+    for_each_range(batch * seq * heads, 64, &|range| {
         for row in range {
             // SAFETY: the workspace has space for every row, and each belongs to one task.
             unsafe { *steps.start().add(row) = exact_step(row) as f32 };

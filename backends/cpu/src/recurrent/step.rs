@@ -54,7 +54,7 @@ fn step<S: Simd, T: Float>(
     let y = RowsMut::<T>::shaped(&mut out.output, Shape::Elements)?;
     let time_step = TimeStep { softplus: call.dt_softplus, min: call.dt_min, max: call.dt_max };
     let bytes = 2 * axes.state_dim as usize * size_of::<f32>();
-    for_each_range(x.count(), bytes, |range| {
+    for_each_range(x.count(), bytes, &|range| {
         for row in range {
             let (item, head) = (row / head_dim / heads, row / head_dim % heads);
             let group = item * groups + head / (heads / groups);

@@ -39,7 +39,7 @@ impl<S: Simd> SamplingMaskKernel for Mask<S> {
         with_float!(call.dtype_t, T => {
             let logits = Rows::<T>::new(&call.logits)?;
             let output = RowsMut::<T>::new(&mut out.output)?;
-            for_each_range(logits.count(), 2 * logits.width() * size_of::<T>(), |range| {
+            for_each_range(logits.count(), 2 * logits.width() * size_of::<T>(), &|range| {
                 for row in range {
                     // SAFETY: ranges are disjoint, so no other task writes this row.
                     let to = unsafe { output.row(row) };

@@ -40,11 +40,7 @@ pub(crate) fn scalar(tensor: Option<&TensorView<'_>>, param: i64) -> Result<i64,
 pub(crate) fn for_each_slot(rows: usize, bytes: usize, body: impl Fn(usize, std::ops::Range<usize>) + Sync) {
     let slots = rows.min(SLOTS);
     let task = |slot: usize| body(slot, slot * rows / slots..(slot + 1) * rows / slots);
-    if should_parallelize(rows * bytes) {
-        pool::for_each(slots, &task);
-    } else {
-        (0..slots).for_each(task);
-    }
+    pool::for_each_if(should_parallelize(rows * bytes), slots, &task);
 }
 
 /// The first token, in the given order, whose cumulative weight exceeds `u` times the total.

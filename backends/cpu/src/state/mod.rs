@@ -70,7 +70,7 @@ fn merge<S: Simd>(
     let (v, s) = (AnyRows::new(&call.v, Shape::Last)?, Rows::<f32>::new(&call.s)?);
     let (output, lse) = (AnyRowsMut::new(&mut out.output, Shape::Last)?, RowsMut::<f32>::new(&mut out.lse)?);
     let kind = v.kind()?;
-    for_each_range(rows, (states + 1) * heads * v.width() * kind.size(), |range| {
+    for_each_range(rows, (states + 1) * heads * v.width() * kind.size(), &|range| {
         simd.vectorize(|| {
             for row in range {
                 // SAFETY: the workspace has `states * heads` weights per row, and ranges are disjoint.
