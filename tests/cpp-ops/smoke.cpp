@@ -836,7 +836,8 @@ void reload() {
     CHECK(version() == "2.0" && is_right());
 
     // Versions side by side: by share, then as a canary.
-    engine.unregister_backend("versioned");
+    CHECK(engine.unregister_backend("versioned"));
+    CHECK(!engine.unregister_backend("versioned"));
     (void)engine.load_plugin(plugin(folder, "FIRST"));
     const std::string second = "versioned.norm.rms@2.0";
     CHECK(engine.load_plugin_alongside(plugin(folder, "SLIGHTLY_WRONG")).kernels.at(0) == second);

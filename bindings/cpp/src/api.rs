@@ -256,8 +256,8 @@ pub unsafe fn engine_register(
 }
 
 /// Removes a backend and its kernels.
-pub fn engine_unregister(engine: &Engine, backend: &str) {
-    engine.inner.unregister_backend(backend);
+pub fn engine_unregister(engine: &Engine, backend: &str) -> bool {
+    engine.inner.unregister_backend(backend)
 }
 
 /// Removes the kernels with this id, of one operation unless its name is empty.

@@ -91,6 +91,10 @@ fn register_kernel(
         "contiguous" => StrideNeeds::Contiguous,
         other => return Err(wrong("stride requirement", other, "any, last_dense, contiguous")),
     };
+    if !kernel.layouts.is_empty() && info.field("layout").is_none() {
+        let message = format!("{} has no layouts: remove `layouts` from the kernel {}", info.name, kernel.id);
+        return Err(PyValueError::new_err(message));
+    }
     spec.layouts = kernel.layouts;
     spec.priority = kernel.priority;
     spec.deterministic = kernel.deterministic;
@@ -182,10 +186,10 @@ fn register_isolated_reference(
 
 /// Unregisters a backend and its kernels.
 #[pyfunction]
-fn unregister_backend(backend: &str) -> PyResult<()> {
-    engine()?.unregister_backend(backend);
+fn unregister_backend(backend: &str) -> PyResult<bool> {
+    let was_registered = engine()?.unregister_backend(backend);
     worker::remove_workers(backend);
-    Ok(())
+    Ok(was_registered)
 }
 
 /// The call signature of an operation's kernels: positional inputs, keyword params, and whether `out` can be

@@ -185,15 +185,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes a backend and its kernels.
-    pub fn unregister_backend(&self, backend: &str) {
+    /// Removes a backend and its kernels; whether there was one.
+    pub fn unregister_backend(&self, backend: &str) -> bool {
+        let mut was_registered = false;
         // Removal cannot fail.
         let remove = |registry: &Registry| {
+            was_registered = registry.backend(backend).is_some();
             announce_release();
             Ok(registry.without_backend(backend))
         };
         self.shared.change_registry(remove).ok();
         self.shared.update_population();
+        was_registered
     }
 
     /// Removes an operation and its kernels. Calls that run finish; later calls find no kernel.

@@ -28,12 +28,17 @@ fn read(file: Arc<MappedFile>, verify: bool) -> Result<Artifact, String> {
     let damaged = |what: &dyn std::fmt::Display| {
         format!("the artifact is damaged ({what}): save it again, or copy it again")
     };
+    let other = || "the file is no compiled model; use a file that `save` wrote".to_owned();
+    // An artifact begins with the length of its header, which is a JSON object.
+    if file.bytes().get(8).is_some_and(|&byte| byte != b'{') {
+        return Err(other());
+    }
     let (length, header) = SafeTensors::read_metadata(file.bytes()).map_err(|error| damaged(&error))?;
     let data = 8 + length;
     let entry =
         |key: &str| header.metadata().as_ref().and_then(|entries| entries.get(key)).map(String::as_str);
     match entry(FORMAT_KEY) {
-        None => return Err("the file is no compiled model; use a file that `save` wrote".to_owned()),
+        None => return Err(other()),
         Some(format) if *format != FORMAT.to_string() => {
             return Err(format!(
                 "the artifact has format {format}, this release reads format {FORMAT}: compile the model again"

@@ -248,6 +248,8 @@ fn another_format_is_refused() {
     bytes.extend([0; 4]);
     std::fs::write(&plain, bytes).unwrap();
     assert!(load(&plain, false).unwrap_err().to_string().contains("the file is no compiled model"));
+    std::fs::write(&plain, "a file of text").unwrap();
+    assert!(load(&plain, false).unwrap_err().to_string().contains("the file is no compiled model"));
 }
 
 #[test]

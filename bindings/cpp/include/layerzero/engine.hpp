@@ -473,9 +473,9 @@ class Engine {
         }
         return problems;
     }
-    /// Removes a backend and its kernels.
-    void unregister_backend(std::string_view name) const {
-        bridge::engine_unregister(*engine_, detail::to_str(name));
+    /// Removes a backend and its kernels; returns whether there was one.
+    bool unregister_backend(std::string_view name) const {
+        return bridge::engine_unregister(*engine_, detail::to_str(name));
     }
     /// Unregisters the kernels with this id, of one operation if it is given. Throws `UnknownOperation` or `ConfigurationError`
     /// for unknown names.

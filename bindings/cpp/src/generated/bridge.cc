@@ -1306,7 +1306,7 @@ void lz$bridge$cxxbridge1$205$watch_stop(::lz::bridge::WatchHandle &watch) noexc
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_register(::lz::bridge::Engine const &engine, ::rust::Str descriptor, ::rust::Slice<::lz::bridge::KernelRecord const> kernels, ::std::size_t owner, ::std::size_t release) noexcept;
 
-void lz$bridge$cxxbridge1$205$engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) noexcept;
+bool lz$bridge$cxxbridge1$205$engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_unregister_kernel(::lz::bridge::Engine const &engine, ::rust::Str kernel, ::rust::Str operation) noexcept;
 
@@ -1973,8 +1973,8 @@ void watch_stop(::lz::bridge::WatchHandle &watch) noexcept {
   return lz$bridge$cxxbridge1$205$engine_register(engine, descriptor, kernels, owner, release);
 }
 
-void engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) noexcept {
-  lz$bridge$cxxbridge1$205$engine_unregister(engine, backend);
+bool engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_unregister(engine, backend);
 }
 
 ::lz::bridge::Failure *engine_unregister_kernel(::lz::bridge::Engine const &engine, ::rust::Str kernel, ::rust::Str operation) noexcept {

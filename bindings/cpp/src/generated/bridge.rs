@@ -172,7 +172,7 @@ pub mod ffi {
             owner: usize,
             release: usize,
         ) -> *mut Failure;
-        fn engine_unregister(engine: &Engine, backend: &str);
+        fn engine_unregister(engine: &Engine, backend: &str) -> bool;
         fn engine_unregister_kernel(engine: &Engine, kernel: &str, operation: &str) -> *mut Failure;
         fn engine_open_perfdb(engine: &Engine, path: &str) -> *mut Failure;
         fn engine_perfdb(engine: &Engine) -> PerfDbInfo;

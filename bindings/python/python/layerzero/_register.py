@@ -247,9 +247,10 @@ def load_backends(*names: str, probe: bool = False) -> list[str]:
     return [one.name for one in backends.load(*names, probe_again=probe) if one.state == "ok"]
 
 
-def unregister_backend(backend: str) -> None:
-    """Unregisters a backend and its kernels."""
-    _native.unregister_backend(backend)
+def unregister_backend(backend: str) -> bool:
+    """Unregisters a backend and its kernels; returns whether it was registered."""
+    was_registered = _native.unregister_backend(backend)
     devices = sys.modules.get("layerzero._device_isolation")
     if devices is not None:
         devices.forget(backend)
+    return was_registered

@@ -552,6 +552,15 @@ _PERFDB_FILES = {
 }
 
 
+def _check_measured_names(operation: str | None, kernel: str | None) -> None:
+    """Raises for names that have no measurements because nothing has that name. Databases may have measurements of operations and kernels
+    that are not registered here."""
+    kernels = lz.list_kernels(operation)
+    if kernel and kernel not in {one["id"] for one in kernels}:
+        of = f" of {operation}" if operation else ""
+        raise ValueError(f"unknown kernel {kernel!r}{of}, which has no measurements; `lz kernels` lists the kernels")
+
+
 def _perfdb(options: argparse.Namespace) -> Report | str:
     if options.action == "diff":
         options.error_code = 2
@@ -575,6 +584,8 @@ def _perfdb(options: argparse.Namespace) -> Report | str:
     if options.action == "show":
         columns = ("kernel", "operation", "shape", "dtypes", "median_ns", "p95_ns", "samples", "valid")
         found = _native.perfdb_show(options.operation, options.kernel)
+        if not found:
+            _check_measured_names(options.operation, options.kernel)
         data: dict[str, Any] = {"measurements": [dict(zip(columns, row, strict=True)) for row in found]}
         if options.plot:
             from layerzero import _plots
@@ -589,6 +600,8 @@ def _perfdb(options: argparse.Namespace) -> Report | str:
         if not options.operation and not options.kernel:
             raise ValueError("lz perfdb prune needs --operation or --kernel: without them it would delete all measurements")
         count = _native.perfdb_prune(options.operation, options.kernel)
+        if count == 0:
+            _check_measured_names(options.operation, options.kernel)
     return Report((table(options.action, ("measurements",), [(count,)]),), {"measurements": count})
 
 

@@ -1186,7 +1186,7 @@ void watch_stop(::lz::bridge::WatchHandle &watch) noexcept;
 
 ::lz::bridge::Failure *engine_register(::lz::bridge::Engine const &engine, ::rust::Str descriptor, ::rust::Slice<::lz::bridge::KernelRecord const> kernels, ::std::size_t owner, ::std::size_t release) noexcept;
 
-void engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) noexcept;
+bool engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) noexcept;
 
 ::lz::bridge::Failure *engine_unregister_kernel(::lz::bridge::Engine const &engine, ::rust::Str kernel, ::rust::Str operation) noexcept;
 
