@@ -483,7 +483,7 @@ pub struct MetricsSnapshot {
     pub selections: u64,
     /// Selections answered from a cache.
     pub cache_hits: u64,
-    /// Cache hits in the thread cache.
+    /// Cache hits in the thread cache. Deprecated: `cache_hits_by_level.thread` is the same number.
     pub remembered_hits: u64,
     /// Cache hits by level.
     pub cache_hits_by_level: HitsByLevel,

@@ -31,7 +31,11 @@ impl Collector for Snapshot {
         // The encoder appends `_total` to the names of counters.
         text.counter("lz_selection", "Number of selections", all.selections)?;
         text.counter("lz_cache_hits", "Selections answered from a cache", all.cache_hits)?;
-        text.counter("lz_remembered_hits", "Selections answered from the thread cache", all.remembered_hits)?;
+        text.counter(
+            "lz_remembered_hits",
+            "Deprecated: lz_cache_hits_by_level with level=thread",
+            all.remembered_hits,
+        )?;
         let levels = all.cache_hits_by_level;
         let levels = [("thread", levels.thread), ("exact", levels.exact), ("decision", levels.decision)];
         let levels = levels.map(|(level, count)| ([("level", level)], count));

@@ -19,7 +19,7 @@ fn every_call_is_counted_once_on_every_path() {
     let metrics = engine.metrics();
     assert_eq!((metrics.selections, metrics.cache_misses, metrics.cache_hits), (1000, 1, 999));
     assert_eq!((metrics.executions, metrics.failures, metrics.refusals), (1000, 0, 0));
-    assert!(metrics.remembered_hits > 900, "{metrics:?}");
+    assert!(metrics.cache_hits_by_level.thread > 900, "{metrics:?}");
     assert_eq!((metrics.active_kernels, metrics.cache_size), (1, 1));
     assert_eq!(metrics.execution_latency.count, 0, "execution times are not enabled");
 
@@ -61,7 +61,7 @@ fn a_thread_remembers_several_calls() {
         shapes.iter().for_each(|shape| drop(run(&engine, shape)));
     }
     let metrics = engine.metrics();
-    assert!(metrics.remembered_hits > 200, "{metrics:?}");
+    assert!(metrics.cache_hits_by_level.thread > 200, "{metrics:?}");
 }
 
 #[test]
@@ -294,11 +294,11 @@ workloads:
 
 /// How many of these calls were answered from the thread cache.
 fn thread_cache_hits(engine: &Engine, operation: &'static OperationInfo, contexts: &[Context]) -> u64 {
-    let before = engine.metrics().remembered_hits;
+    let before = engine.metrics().cache_hits_by_level.thread;
     for context in contexts {
         engine.dispatch(operation, context, &mut |_, _| Ok(())).expect("its kernel runs every call");
     }
-    engine.metrics().remembered_hits - before
+    engine.metrics().cache_hits_by_level.thread - before
 }
 
 #[test]
@@ -350,7 +350,7 @@ fn fallback_kernel_keeps_the_fast_path() {
     assert_eq!(after.selections - before.selections, 300);
     assert_eq!(after.failures, before.failures, "a kernel with an open circuit is not called");
     assert_eq!(
-        after.remembered_hits, before.remembered_hits,
+        after.cache_hits_by_level.thread, before.cache_hits_by_level.thread,
         "the thread cache is bypassed while a circuit is open"
     );
 }

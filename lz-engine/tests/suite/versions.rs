@@ -128,7 +128,7 @@ fn calls_return_to_the_fast_path_when_a_version_has_all_calls() {
     let engine = engine([version("a.x", "1"), spec("reference.x")]);
     engine.register_versions([entry(version("a.x", "2"))]).unwrap();
     set(&engine, "rollout.shares", "a.x@2: 50");
-    let hits = |engine: &Engine| engine.metrics().remembered_hits;
+    let hits = |engine: &Engine| engine.metrics().cache_hits_by_level.thread;
     (0..100).for_each(|_| drop(run(&engine, &Shape::default()).unwrap()));
     assert_eq!(hits(&engine), 0, "divided calls take the slow path");
     set(&engine, "rollout.shares", "a.x@2: 100");
