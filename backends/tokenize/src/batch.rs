@@ -63,6 +63,8 @@ pub enum Truncation {
 pub enum Padding {
     /// That of the longest row.
     Longest,
+    /// [`BatchOptions::max_length`], which must be given.
+    MaxLength,
     /// A given one.
     Fixed(usize),
 }
@@ -90,6 +92,14 @@ pub struct BatchOptions {
     pub padding_side: Side,
     /// The id of the padding token, needed if rows differ in length.
     pub pad_id: Option<u32>,
+    /// Whether the batch has offsets.
+    pub offsets: bool,
+}
+
+/// The id of the padding token with this text.
+pub fn pad_id(tokenizer: &Tokenizer, token: &str) -> Result<u32, BatchError> {
+    let unknown = || BatchError::new("pad_id", format!("`pad_id`: the tokenizer has no token '{token}'"));
+    tokenizer.id_of(token).ok_or_else(unknown)
 }
 
 /// A batch: matrices of `rows` × `length` numbers.
@@ -107,7 +117,7 @@ pub struct Batch {
     pub type_ids: Vec<i64>,
     /// 1 for special tokens and padding, 0 for tokens of a text.
     pub special_mask: Vec<i64>,
-    /// Start and end byte offset of each token, if the input has them; (0, 0) for special tokens and padding.
+    /// Start and end byte offset of each token, if they were requested; (0, 0) for special tokens and padding.
     pub offsets: Vec<i64>,
     /// The text that each row comes from.
     pub samples: Vec<i64>,
@@ -115,11 +125,32 @@ pub struct Batch {
 
 /// Why a batch cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BatchError(String);
+pub struct BatchError {
+    argument: &'static str,
+    message: String,
+}
+
+impl BatchError {
+    fn new(argument: &'static str, message: String) -> BatchError {
+        BatchError { argument, message }
+    }
+
+    fn too_large(rows: usize, length: usize) -> BatchError {
+        let message = format!(
+            "a batch of {rows} rows of {length} tokens does not fit into memory; use fewer texts or shorter rows"
+        );
+        BatchError::new("padding", message)
+    }
+
+    /// The argument that is wrong: `pairs`, `tokenizer`, or the name of an option.
+    pub fn argument(&self) -> &'static str {
+        self.argument
+    }
+}
 
 impl fmt::Display for BatchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.message)
     }
 }
 
@@ -141,9 +172,13 @@ pub fn batch(
 ) -> Result<Batch, BatchError> {
     if second.is_some_and(|second| second.len() != first.len()) {
         let counts = (first.len(), second.map_or(0, |second| second.len()));
-        return Err(BatchError(format!("{} texts and {} second texts; expected pairs", counts.0, counts.1)));
+        let message = format!(
+            "{} texts and {} second texts; expected pairs, one second text per text",
+            counts.0, counts.1
+        );
+        return Err(BatchError::new("pairs", message));
     }
-    let template = template_of(tokenizer).map_err(BatchError)?;
+    let template = template_of(tokenizer).map_err(|message| BatchError::new("tokenizer", message))?;
     let mut parts = if second.is_some() { template.pair } else { template.single };
     if !options.special {
         parts.retain(|part| matches!(part, Part::Text { .. }));
@@ -157,8 +192,8 @@ pub fn batch(
     let lengths: Vec<usize> =
         rows.iter().map(|row| added + row.first.len() + row.second.as_ref().map_or(0, Range::len)).collect();
     let length = padded_length(&lengths, options)?;
-    let mut batch = Batch { rows: rows.len(), length, ..Batch::default() };
-    let has_offsets = !first.offsets.is_empty() || second.is_some_and(|second| !second.offsets.is_empty());
+    let has_offsets = options.offsets;
+    let mut batch = Batch::with_capacity(rows.len(), length, has_offsets)?;
     for (row, own_length) in rows.iter().zip(lengths) {
         let padding = length - own_length;
         if options.padding_side == Side::Left {
@@ -190,6 +225,27 @@ pub fn batch(
 }
 
 impl Batch {
+    /// An empty batch with memory for its matrices.
+    fn with_capacity(rows: usize, length: usize, has_offsets: bool) -> Result<Batch, BatchError> {
+        let too_large = || BatchError::too_large(rows, length);
+        let tokens = rows.checked_mul(length).ok_or_else(too_large)?;
+        let offsets = if has_offsets { tokens.checked_mul(2).ok_or_else(too_large)? } else { 0 };
+        let matrix = |count: usize| {
+            let mut matrix = Vec::new();
+            matrix.try_reserve_exact(count).map(|()| matrix).map_err(|_| too_large())
+        };
+        Ok(Batch {
+            rows,
+            length,
+            ids: matrix(tokens)?,
+            attention_mask: matrix(tokens)?,
+            type_ids: matrix(tokens)?,
+            special_mask: matrix(tokens)?,
+            offsets: matrix(offsets)?,
+            samples: matrix(rows)?,
+        })
+    }
+
     fn push(&mut self, id: i64, type_id: u32, special: bool, offsets: Option<(i64, i64)>) {
         self.ids.push(id);
         self.attention_mask.push(1);
@@ -218,22 +274,35 @@ impl Batch {
 
 fn padded_length(lengths: &[usize], options: &BatchOptions) -> Result<usize, BatchError> {
     let longest = lengths.iter().copied().max().unwrap_or(0);
+    let positive = |name| {
+        let message = format!("`{name}` must be an integer of at least 1, not 0");
+        BatchError::new(name, message)
+    };
     let length = match options.padding {
         Padding::Longest => longest,
+        Padding::MaxLength => options.max_length.ok_or_else(|| {
+            let message = "`padding` is 'max_length', but `max_length` is not given".to_owned();
+            BatchError::new("padding", message)
+        })?,
+        Padding::Fixed(0) => return Err(positive("padding")),
         Padding::Fixed(length) => length,
     };
-    let length = length.next_multiple_of(options.multiple_of.max(1));
+    if options.multiple_of == 0 {
+        return Err(positive("pad_to_multiple_of"));
+    }
+    let rounded = length.checked_next_multiple_of(options.multiple_of);
+    let length = rounded.ok_or_else(|| BatchError::too_large(lengths.len(), length))?;
     if longest > length {
         let message = format!(
             "a row has {longest} tokens, but rows are padded to {length}; set `max_length` to truncate"
         );
-        return Err(BatchError(message));
+        return Err(BatchError::new("padding", message));
     }
     if options.pad_id.is_none()
         && let Some(shorter) = lengths.iter().find(|found| **found < length)
     {
         let message = format!("a row of {shorter} tokens must be padded to {length}; set `pad_id`");
-        return Err(BatchError(message));
+        return Err(BatchError::new("pad_id", message));
     }
     Ok(length)
 }
@@ -251,9 +320,10 @@ fn windows(
         None => usize::MAX,
         Some(max_length) if max_length <= added => {
             let message = format!(
-                "`max_length` {max_length} leaves no room for text: {added} special tokens are added"
+                "`max_length` {max_length} leaves no room for text: {added} special tokens are added; set it to at least {}",
+                added + 1
             );
-            return Err(BatchError(message));
+            return Err(BatchError::new("max_length", message));
         }
         Some(max_length) => max_length - added,
     };
@@ -274,6 +344,9 @@ fn windows(
     if !options.overflow {
         return Ok(());
     }
+    let further = firsts.len().saturating_mul(seconds.as_ref().map_or(1, Vec::len));
+    rows.try_reserve(further)
+        .map_err(|_| BatchError::too_large(rows.len().saturating_add(further), added + kept1 + kept2))?;
     // All further windows of the first text with all of the second, then the first window with the further ones of the second.
     for first in &firsts[1..] {
         rows.push(row(first, main));
@@ -293,9 +366,10 @@ fn kept_lengths(
 ) -> Result<(usize, usize), BatchError> {
     let removed = n1 + n2 - limit;
     let too_short = |which: &str| {
-        BatchError(format!(
+        let message = format!(
             "the {which} text is too short to be truncated by {removed} tokens; truncate the longest text instead"
-        ))
+        );
+        BatchError::new("truncation", message)
     };
     match truncation {
         Truncation::LongestFirst if is_pair => {
@@ -315,9 +389,10 @@ fn kept_lengths(
                 Err(too_short("first"))
             }
         }
-        Truncation::OnlySecond if !is_pair => {
-            Err(BatchError("there is no second text to truncate".to_owned()))
-        }
+        Truncation::OnlySecond if !is_pair => Err(BatchError::new(
+            "truncation",
+            "there is no second text to truncate; truncate the longest text instead".to_owned(),
+        )),
         Truncation::OnlySecond => {
             if n2 > removed {
                 Ok((n1, n2 - removed))
@@ -346,7 +421,7 @@ fn parts(
             "`stride` {} must be less than the {length} tokens that `max_length` leaves for this text",
             options.stride
         );
-        return Err(BatchError(message));
+        return Err(BatchError::new("stride", message));
     }
     let step = length - options.stride;
     let mut parts = Vec::new();

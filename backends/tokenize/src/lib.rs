@@ -50,7 +50,7 @@ use std::time::{Duration, Instant};
 use lz_core::{KernelEntry, Reason};
 use lz_ops::tokenizer::Tokenizer;
 
-pub use batch::{Batch, BatchError, BatchOptions, Padding, Rows, Side, Truncation, batch};
+pub use batch::{Batch, BatchError, BatchOptions, Padding, Rows, Side, Truncation, batch, pad_id};
 pub use chat::{ChatError, ChatTemplates};
 pub use encodings::{ENCODINGS, encoding, encoding_of_ranks};
 pub use files::{VocabularyOptions, from_file, from_tiktoken, from_vocabulary};

@@ -1,7 +1,7 @@
 //! Batches are those of Hugging Face's library: truncation, windows, pairs, special tokens, padding and masks.
 
 use lz_ops::tokenizer::Tokenizer;
-use lz_tokenize::{Batch, BatchOptions, Padding, Rows, Side, Truncation, batch};
+use lz_tokenize::{Batch, BatchOptions, Padding, Rows, Side, Truncation, batch, pad_id};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokenizers::{
@@ -65,11 +65,13 @@ fn expected(json: &[u8], texts: &[(String, String)], is_pair: bool, options: &Ba
         rows.iter().map(|(_, encoding)| encoding.clone()).collect();
     // The library pads overflow with its row.
     encodings.iter_mut().for_each(|encoding| drop(encoding.take_overflowing()));
+    let fixed = match options.padding {
+        Padding::Longest => None,
+        Padding::MaxLength => Some(options.max_length?),
+        Padding::Fixed(length) => Some(length),
+    };
     let padding = PaddingParams {
-        strategy: match options.padding {
-            Padding::Longest => PaddingStrategy::BatchLongest,
-            Padding::Fixed(length) => PaddingStrategy::Fixed(length),
-        },
+        strategy: fixed.map_or(PaddingStrategy::BatchLongest, PaddingStrategy::Fixed),
         direction: match options.padding_side {
             Side::Left => PaddingDirection::Left,
             Side::Right => PaddingDirection::Right,
@@ -81,7 +83,7 @@ fn expected(json: &[u8], texts: &[(String, String)], is_pair: bool, options: &Ba
     tokenizers::pad_encodings(&mut encodings, &padding).unwrap();
     let length = encodings.first().map_or(0, tokenizers::Encoding::len);
     // The library leaves rows that are too long as they are.
-    let too_long = matches!(options.padding, Padding::Fixed(fixed) if length > fixed.next_multiple_of(options.multiple_of));
+    let too_long = fixed.is_some_and(|fixed| length > fixed.next_multiple_of(options.multiple_of));
     if too_long || encodings.iter().any(|encoding| encoding.len() != length) {
         return None;
     }
@@ -130,7 +132,11 @@ fn options() -> impl Strategy<Value = BatchOptions> {
         Just(Truncation::OnlyFirst),
         Just(Truncation::OnlySecond)
     ];
-    let padding = prop_oneof![3 => Just(Padding::Longest), 1 => (1usize..20).prop_map(Padding::Fixed)];
+    let padding = prop_oneof![
+        3 => Just(Padding::Longest),
+        1 => Just(Padding::MaxLength),
+        1 => (1usize..20).prop_map(Padding::Fixed)
+    ];
     let max_length = prop::option::weighted(0.8, 7usize..24);
     let first = (any::<bool>(), max_length, 0usize..4, truncation, side());
     let second = (any::<bool>(), padding, 1usize..6, side());
@@ -147,6 +153,7 @@ fn options() -> impl Strategy<Value = BatchOptions> {
             multiple_of,
             padding_side,
             pad_id: Some(9),
+            offsets: false,
         }
     })
 }
@@ -186,25 +193,69 @@ proptest! {
     }
 }
 
+const PLAIN: BatchOptions = BatchOptions {
+    special: true,
+    max_length: None,
+    stride: 0,
+    truncation: Truncation::LongestFirst,
+    truncation_side: Side::Right,
+    overflow: false,
+    padding: Padding::Longest,
+    multiple_of: 1,
+    padding_side: Side::Right,
+    pad_id: None,
+    offsets: false,
+};
+
 #[test]
 fn unsupported_post_processors_are_refused() {
     let mut definition: Value = serde_json::from_str(BYTE_LEVEL).unwrap();
     let template = post_processors().remove(4);
     definition["post_processor"] = json!({"type": "Sequence", "processors": [template.clone(), template]});
     let tokenizer = Tokenizer::from_json(definition.to_string().as_bytes()).unwrap();
-    let options = BatchOptions {
-        special: true,
-        max_length: None,
-        stride: 0,
-        truncation: Truncation::LongestFirst,
-        truncation_side: Side::Right,
-        overflow: false,
-        padding: Padding::Longest,
-        multiple_of: 1,
-        padding_side: Side::Right,
-        pad_id: None,
-    };
     let flat = Flat::new(&tokenizer, [String::from("a")].iter());
-    let error = batch(&tokenizer, flat.rows(), None, &options).unwrap_err().to_string();
-    assert!(error.contains("unsupported post-processor"), "{error}");
+    let error = batch(&tokenizer, flat.rows(), None, &PLAIN).unwrap_err();
+    assert!(error.to_string().contains("unsupported post-processor"), "{error}");
+    assert_eq!(error.argument(), "tokenizer");
+}
+
+#[test]
+fn invalid_options_are_refused() {
+    let tokenizer = Tokenizer::from_json(BYTE_LEVEL.as_bytes()).unwrap();
+    let flat = Flat::new(&tokenizer, [String::from("ab"), String::from("a")].iter());
+    let padded = BatchOptions { pad_id: Some(0), ..PLAIN };
+    let huge = BatchOptions { padding: Padding::Fixed(usize::MAX / 4), ..padded };
+    for (options, argument, message) in [
+        (PLAIN, "pad_id", "set `pad_id`"),
+        (BatchOptions { padding: Padding::MaxLength, ..padded }, "padding", "`max_length` is not given"),
+        (BatchOptions { padding: Padding::Fixed(0), ..padded }, "padding", "at least 1, not 0"),
+        (BatchOptions { multiple_of: 0, ..padded }, "pad_to_multiple_of", "at least 1, not 0"),
+        (huge, "padding", "does not fit into memory"),
+        (BatchOptions { multiple_of: usize::MAX, ..huge }, "padding", "does not fit into memory"),
+        (
+            BatchOptions { padding: Padding::Fixed(usize::MAX), multiple_of: 2, ..huge },
+            "padding",
+            "does not fit",
+        ),
+        (BatchOptions { padding: Padding::Fixed(1 << 48), ..padded }, "padding", "does not fit into memory"),
+    ] {
+        let error = batch(&tokenizer, flat.rows(), None, &options).unwrap_err();
+        assert!(error.argument() == argument && error.to_string().contains(message), "{error}");
+    }
+    assert_eq!(pad_id(&tokenizer, "a").ok(), tokenizer.id_of("a"));
+    let error = pad_id(&tokenizer, "no such token").unwrap_err();
+    assert!(error.to_string().contains("has no token 'no such token'"), "{error}");
+}
+
+#[test]
+fn empty_texts_have_offsets() {
+    let mut definition: Value = serde_json::from_str(BYTE_LEVEL).unwrap();
+    definition["post_processor"] = post_processors().remove(2);
+    let tokenizer = Tokenizer::from_json(definition.to_string().as_bytes()).unwrap();
+    let flat = Flat::new(&tokenizer, [String::new()].iter());
+    let options = BatchOptions { offsets: true, ..PLAIN };
+    let found = batch(&tokenizer, flat.rows(), None, &options).unwrap();
+    assert_eq!((found.ids, found.offsets), (vec![4, 5], vec![0; 4]));
+    let none = Rows { ids: &[], offsets: &[], indptr: &[0] };
+    assert_eq!(batch(&tokenizer, none, None, &options).unwrap(), Batch::default());
 }

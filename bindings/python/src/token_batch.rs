@@ -1,9 +1,9 @@
 //! Token ids as the matrices of a batch.
 
-use lz_tokenize::{BatchOptions, Padding, Rows, Side, Truncation};
+use lz_tokenize::{BatchError, BatchOptions, Padding, Rows, Side, Truncation};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyByteArray;
+use pyo3::types::{PyBool, PyByteArray};
 
 use crate::text::PyTokenizer;
 use crate::token_encode::read_buffer;
@@ -46,12 +46,39 @@ const TRUNCATIONS: [(&str, Truncation); 3] = [
     ("only_second", Truncation::OnlySecond),
 ];
 
+/// `longest`, `max_length`, or a length.
+fn padding(value: &Bound<'_, PyAny>) -> PyResult<Padding> {
+    if !value.is_instance_of::<PyBool>() {
+        if let Ok(length) = value.extract() {
+            return Ok(Padding::Fixed(length));
+        }
+        match value.extract().unwrap_or_default() {
+            "longest" => return Ok(Padding::Longest),
+            "max_length" => return Ok(Padding::MaxLength),
+            _ => {}
+        }
+    }
+    let message = format!("`padding` must be 'longest', 'max_length' or a length, not {value:?}");
+    Err(PyValueError::new_err(message))
+}
+
+/// The padding token: its id, or its text.
+#[derive(FromPyObject)]
+enum PadToken {
+    Id(u32),
+    Text(String),
+}
+
+fn error(error: BatchError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
 type Matrices<'py> = (usize, usize, [Bound<'py, PyByteArray>; 6]);
 
 /// Combines rows to a batch. Returns the number of rows, their length, and the bytes of the matrices: ids, attention mask, type ids,
 /// mask of special tokens, offsets, and the text of each row.
 #[pyfunction]
-#[pyo3(signature = (tokenizer, first, second, *, special, max_length, stride, truncation, truncation_side, overflow, length, multiple_of, padding_side, pad_id))]
+#[pyo3(signature = (tokenizer, first, second, *, special, max_length, stride, truncation, truncation_side, overflow, padding, multiple_of, padding_side, pad_id, offsets))]
 #[expect(clippy::too_many_arguments, reason = "the options of a batch, by keyword")]
 fn token_batch<'py>(
     py: Python<'py>,
@@ -64,11 +91,18 @@ fn token_batch<'py>(
     truncation: &Bound<'py, PyAny>,
     truncation_side: &Bound<'py, PyAny>,
     overflow: bool,
-    length: Option<usize>,
+    padding: &Bound<'py, PyAny>,
     multiple_of: usize,
     padding_side: &Bound<'py, PyAny>,
-    pad_id: Option<u32>,
+    pad_id: Option<PadToken>,
+    offsets: bool,
 ) -> PyResult<Matrices<'py>> {
+    let handle = tokenizer.get().handle();
+    let pad_id = match pad_id {
+        Some(PadToken::Text(token)) => Some(lz_tokenize::pad_id(handle, &token).map_err(error)?),
+        Some(PadToken::Id(id)) => Some(id),
+        None => None,
+    };
     let options = BatchOptions {
         special,
         max_length,
@@ -76,17 +110,17 @@ fn token_batch<'py>(
         truncation: choice("truncation", truncation, &TRUNCATIONS)?,
         truncation_side: choice("truncation_side", truncation_side, &SIDES)?,
         overflow,
-        padding: length.map_or(Padding::Longest, Padding::Fixed),
+        padding: self::padding(padding)?,
         multiple_of,
         padding_side: choice("padding_side", padding_side, &SIDES)?,
         pad_id,
+        offsets,
     };
     let first = OwnedRows::new(&first)?;
     let second = second.map(|second| OwnedRows::new(&second)).transpose()?;
-    let handle = tokenizer.get().handle();
     let made = py
         .detach(|| lz_tokenize::batch(handle, first.rows(), second.as_ref().map(OwnedRows::rows), &options));
-    let batch = made.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let batch = made.map_err(error)?;
     let bytes = |values: &[i64]| -> Vec<u8> { values.iter().flat_map(|value| value.to_ne_bytes()).collect() };
     let matrices = [
         &batch.ids,

@@ -298,10 +298,11 @@ def token_batch(
     truncation: str,
     truncation_side: str,
     overflow: bool,
-    length: int | None,
+    padding: str | int,
     multiple_of: int,
     padding_side: str,
-    pad_id: int | None,
+    pad_id: int | str | None,
+    offsets: bool,
 ) -> tuple[int, int, list[bytearray]]: ...
 def tokenizer_of_encoding(name: str) -> Tokenizer: ...
 def tokenizer_of_ranks(ranks: list[tuple[bytes, int]], special: list[tuple[str, int]], expression: str) -> Tokenizer: ...

@@ -204,16 +204,6 @@ def tokenize_batch(
     import numpy
 
     tokenizer = _for_texts(tokenizer_id, split_special_tokens)
-    if isinstance(pad_id, str):
-        token, pad_id = pad_id, tokenizer.token_to_id(pad_id)
-        if pad_id is None:
-            raise ValueError(f"`pad_id`: the tokenizer has no token {token!r}")
-    if padding == "max_length" and max_length is None:
-        raise ValueError("`padding` is 'max_length', but `max_length` is not given")
-    max_length = None if max_length is None else whole("max_length", max_length, 0)
-    lengths = {"longest": None, "max_length": max_length}
-    if isinstance(padding, (bool, str)) and padding not in lengths:
-        raise ValueError(f"`padding` must be 'longest', 'max_length' or a length, not {padding!r}")
     first = _flat(texts, tokenizer, False, return_offsets)
     second = None if pairs is None else _flat(pairs, tokenizer, False, return_offsets)
     rows, length, parts = _native.token_batch(
@@ -221,15 +211,16 @@ def tokenize_batch(
         first,
         second,
         special=add_special_tokens,
-        max_length=max_length,
+        max_length=None if max_length is None else whole("max_length", max_length, 0),
         stride=whole("stride", stride, 0),
         truncation=truncation,
         truncation_side=truncation_side,
         overflow=return_overflow,
-        length=lengths[padding] if isinstance(padding, str) else whole("padding", padding, 1),
+        padding=padding if isinstance(padding, (bool, str)) else whole("padding", padding, 1),
         multiple_of=whole("pad_to_multiple_of", pad_to_multiple_of, 1),
         padding_side=padding_side,
-        pad_id=None if pad_id is None else whole("pad_id", pad_id, 0, 2**31 - 1),
+        pad_id=pad_id if pad_id is None or isinstance(pad_id, str) else whole("pad_id", pad_id, 0, 2**31 - 1),
+        offsets=return_offsets,
     )
     flat = [numpy.frombuffer(part, dtype=numpy.int64) for part in parts]
     ids, mask, types, special = (part.reshape(rows, length) for part in flat[:4])
