@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -323,6 +324,116 @@ void flat_batches() {
     CHECK(!tokenizer.wait_verified(0.0) || tokenizer.verification() != "running");
     const lz::FlatTokens again = lz::encode_batch(engine, tokenizer, texts, {.return_offsets = true});
     CHECK(std::ranges::equal(again.tokens(), batch.tokens()) && std::ranges::equal(again.offsets(), batch.offsets()));
+}
+
+using Numbers = std::vector<std::int64_t>;
+
+/// The WordPiece tokenizer of the Python tests: ids are 2 `[CLS]`, 3 `[SEP]`, 5 `hello`, 8 `world`, 9 `.`.
+lz::Tokenizer word_pieces() {
+    const auto folder = std::filesystem::temp_directory_path() / ("lz-vocabulary-" + std::to_string(getpid()));
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder / "vocab.txt") << "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n##s\nHello\nworld\n.\n";
+    std::ofstream(folder / "tokenizer_config.json") << R"({"do_lower_case": true})";
+    lz::Tokenizer tokenizer = lz::Tokenizer::from_file((folder / "vocab.txt").string());
+    std::filesystem::remove_all(folder);
+    return tokenizer;
+}
+
+void padded_batches() {
+    const lz::Engine engine;
+    const lz::Tokenizer tokenizer = word_pieces();
+    const std::vector<std::string_view> texts = {"hello", "world ."};
+    const std::vector<std::string_view> pairs = {"world", "hello hello"};
+    const lz::TokenBatch batch =
+        lz::tokenize_batch(engine, tokenizer, texts, pairs, {.pad_id = "[PAD]", .return_offsets = true});
+    CHECK(batch.size() == 2 && batch.length() == 7);
+    CHECK(std::ranges::equal(batch.input_ids(), Numbers{2, 5, 3, 8, 3, 0, 0, 2, 8, 9, 3, 5, 5, 3}));
+    CHECK(std::ranges::equal(batch.token_type_ids(), Numbers{0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 1, 1, 1}));
+    CHECK(std::ranges::equal(batch.special_tokens_mask(), Numbers{1, 0, 1, 0, 1, 1, 1, 1, 0, 0, 1, 0, 0, 1}));
+    CHECK(std::ranges::equal(batch.attention_mask(0), Numbers{1, 1, 1, 1, 1, 0, 0}));
+    CHECK(std::ranges::equal(batch.attention_mask(1), Numbers(7, 1)) && batch.attention_mask().size() == 14);
+    CHECK(std::ranges::equal(batch.sample(), Numbers{0, 1}));
+    CHECK(std::ranges::equal(batch.offsets(1), Numbers{0, 0, 0, 5, 6, 7, 0, 0, 0, 5, 6, 11, 0, 0}));
+    CHECK(std::ranges::equal(batch.offsets(0), Numbers{0, 0, 0, 5, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0}));
+
+    const lz::TokenBatch left = lz::tokenize_batch(
+        engine, tokenizer, texts, {.pad_to_multiple_of = 8, .padding_side = lz::Side::Left, .pad_id = 4});
+    CHECK(left.length() == 8 && left.offsets().empty() && left.offsets(1).empty());
+    CHECK(std::ranges::equal(left.input_ids(0), Numbers{4, 4, 4, 4, 4, 2, 5, 3}));
+    CHECK(std::ranges::equal(left.token_type_ids(1), Numbers(8, 0)));
+
+    // A row is part of a tensor without a copy, and batches can be copied.
+    const auto rows = static_cast<std::int64_t>(left.size());
+    CHECK(lz::TensorView(left.input_ids(), {rows, 8}).dtype() == lz::DType::I64);
+    const lz::TokenBatch copy = left;
+    CHECK(std::ranges::equal(copy.input_ids(), left.input_ids()) && copy.input_ids().data() != left.input_ids().data());
+
+    // Windows of a truncated text share the tokens of the stride; those of a pair repeat the text that is not truncated.
+    const std::vector<std::string_view> question = {"hello"};
+    const std::vector<std::string_view> context = {"world . hello world ."};
+    const lz::TokenBatch windows = lz::tokenize_batch(engine, tokenizer, question, context,
+                                                      {.max_length = 7,
+                                                       .stride = 1,
+                                                       .truncation = lz::Truncation::OnlySecond,
+                                                       .return_overflow = true,
+                                                       .padding = lz::Padding::max_length(),
+                                                       .pad_id = 0});
+    CHECK(windows.size() == 2 && std::ranges::equal(windows.sample(), Numbers{0, 0}));
+    CHECK(std::ranges::equal(windows.input_ids(0), Numbers{2, 5, 3, 8, 9, 5, 3}));
+    CHECK(std::ranges::equal(windows.input_ids(1), Numbers{2, 5, 3, 5, 8, 9, 3}));
+    const lz::TokenBatch end = lz::tokenize_batch(
+        engine, tokenizer, context, {.add_special_tokens = false, .max_length = 2, .truncation_side = lz::Side::Left});
+    CHECK(std::ranges::equal(end.input_ids(), Numbers{8, 9}));
+
+    // Empty texts have special tokens only; empty batches have no rows.
+    const std::vector<std::string_view> empty = {""};
+    const lz::TokenBatch nothing = lz::tokenize_batch(engine, tokenizer, empty, {.return_offsets = true});
+    CHECK(std::ranges::equal(nothing.input_ids(), Numbers{2, 3}) && std::ranges::equal(nothing.offsets(), Numbers(4, 0)));
+    CHECK(lz::tokenize_batch(engine, tokenizer, empty, {.add_special_tokens = false}).input_ids(0).empty());
+    const lz::TokenBatch fixed = lz::tokenize_batch(
+        engine, tokenizer, empty, {.add_special_tokens = false, .padding = lz::Padding::fixed(2), .pad_id = 0});
+    CHECK(std::ranges::equal(fixed.special_tokens_mask(), Numbers{1, 1}));
+    const std::vector<std::string_view> none;
+    const lz::TokenBatch no_rows = lz::tokenize_batch(engine, tokenizer, none, none, {.return_offsets = true});
+    CHECK(no_rows.size() == 0 && no_rows.length() == 0 && no_rows.input_ids().empty());
+    refused<lz::ValidationError>("no row 0", [&] { (void)no_rows.input_ids(0); });
+    refused<lz::ValidationError>("no row 2", [&] { (void)batch.offsets(2); });
+}
+
+void invalid_batches() {
+    const lz::Engine engine;
+    const lz::Tokenizer tokenizer = word_pieces();
+    const std::vector<std::string_view> texts = {"hello world", "hello"};
+    const auto rejects = [&](std::string_view argument, std::string_view expected, const lz::BatchOptions &options) {
+        try {
+            (void)lz::tokenize_batch(engine, tokenizer, texts, options);
+            CHECK(!"the options must be refused");
+        } catch (const lz::ValidationError &error) {
+            const bool is_expected = std::string_view(error.what()).find(expected) != std::string_view::npos;
+            CHECK(is_expected && error.operation() == "tokenize_batch" && error.reasons().at(0).argument == argument);
+        }
+    };
+    rejects("pad_id", "a row of 3 tokens must be padded to 4; set `pad_id`", {});
+    rejects("pad_id", "`pad_id`: the tokenizer has no token 'nothing'", {.pad_id = "nothing"});
+    rejects("pad_id", "`pad_id` must be an integer of at least 0, not -1", {.pad_id = -1});
+    rejects("padding", "set `max_length` to truncate", {.padding = lz::Padding::fixed(2), .pad_id = 0});
+    rejects("padding", "`max_length` is not given", {.padding = lz::Padding::max_length(), .pad_id = 0});
+    rejects("padding", "`padding` must be an integer of at least 1, not 0", {.padding = lz::Padding::fixed(0)});
+    rejects("padding", "does not fit into memory", {.padding = lz::Padding::fixed(INT64_MAX), .pad_id = 0});
+    rejects("max_length", "`max_length` must be an integer of at least 0, not -1", {.max_length = -1});
+    rejects("max_length", "leaves no room for text: 2 special tokens are added", {.max_length = 2, .pad_id = 0});
+    rejects("stride", "`stride` must be an integer of at least 0, not -4", {.stride = -4});
+    rejects("stride", "`stride` 1 must be less", {.max_length = 3, .stride = 1, .return_overflow = true, .pad_id = 0});
+    rejects("pad_to_multiple_of", "must be an integer of at least 1, not 0", {.pad_to_multiple_of = 0});
+    rejects("truncation", "no second text", {.max_length = 3, .truncation = lz::Truncation::OnlySecond, .pad_id = 0});
+    rejects("truncation", "must be an enumerator from 0 to 2, not 7", {.truncation = static_cast<lz::Truncation>(7)});
+    rejects("padding_side", "from 0 to 1, not 9", {.padding_side = static_cast<lz::Side>(9)});
+    const std::vector<std::string_view> one = {"hello"};
+    refused<lz::ValidationError>("2 texts and 1 second texts; expected pairs",
+                                 [&] { (void)lz::tokenize_batch(engine, tokenizer, texts, one, {.pad_id = 0}); });
+    refused<lz::ValidationError>("first text is too short to be truncated", [&] {
+        (void)lz::tokenize_batch(engine, tokenizer, one, one, {.max_length = 4, .truncation = lz::Truncation::OnlyFirst});
+    });
 }
 
 void streamed_texts() {
@@ -1039,6 +1150,8 @@ int main() {
     stated_truncation();
     vocabularies();
     flat_batches();
+    padded_batches();
+    invalid_batches();
     streamed_texts();
     chat_templates();
     blocks();

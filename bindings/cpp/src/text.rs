@@ -7,11 +7,14 @@ use std::time::Duration;
 use lz_core::{Error, Reason, ReasonCode};
 use lz_ops::tokenizer::{self, TokenizerError};
 use lz_plugin::abi::Tokenizer;
-use lz_tokenize::{ChatError, ChatTemplates, TextStream, VerificationState};
+use lz_tokenize::{
+    BatchError, BatchOptions, ChatError, ChatTemplates, Padding, Rows, Side, TextStream, Truncation,
+    VerificationState,
+};
 use serde_json::{Map, Value, json};
 
 use crate::call::{Failure, guarded};
-use crate::data::ChatVariables;
+use crate::data::{self, ChatVariables, TokenMatrices, TokenRows};
 
 /// A tokenizer handle for C++; empty until a definition is loaded.
 #[derive(Debug, Default)]
@@ -195,6 +198,119 @@ pub fn tokenizer_wait_verified(handle: &TokenizerHandle, seconds: f64) -> bool {
     // A negative or an enormous number is no duration.
     let timeout = Duration::try_from_secs_f64(seconds).ok();
     handle.tokenizer.as_ref().is_none_or(|tokenizer| lz_tokenize::wait_verified(tokenizer, timeout))
+}
+
+/// An invalid argument of `tokenize_batch`.
+fn batch_argument(argument: &str, message: String) -> Error {
+    let reason = Reason::new(ReasonCode::ParamOutOfRange).argument(argument).message(message);
+    Error::Validation { operation: "tokenize_batch".to_owned(), reasons: vec![reason] }
+}
+
+fn batch_error(error: &BatchError) -> Error {
+    batch_argument(error.argument(), error.to_string())
+}
+
+/// An option as a number of at least `least`.
+fn at_least<T: TryFrom<i64>>(name: &str, value: i64, least: i64) -> Result<T, Error> {
+    let valid = T::try_from(value).ok().filter(|_| value >= least);
+    valid.ok_or_else(|| {
+        batch_argument(name, format!("`{name}` must be an integer of at least {least}, not {value}"))
+    })
+}
+
+/// The choice with the number of a C++ enumerator. A cast can make other numbers.
+fn choice<T: Copy>(name: &str, value: u8, choices: &[T]) -> Result<T, Error> {
+    choices.get(usize::from(value)).copied().ok_or_else(|| {
+        let last = choices.len() - 1;
+        batch_argument(name, format!("`{name}` must be an enumerator from 0 to {last}, not {value}"))
+    })
+}
+
+const SIDES: [Side; 2] = [Side::Left, Side::Right];
+const TRUNCATIONS: [Truncation; 3] =
+    [Truncation::LongestFirst, Truncation::OnlyFirst, Truncation::OnlySecond];
+/// The length of the last one is that of the options.
+const PADDINGS: [Padding; 3] = [Padding::Longest, Padding::MaxLength, Padding::Fixed(0)];
+
+fn batch_options(
+    tokenizer: &tokenizer::Tokenizer,
+    given: &data::BatchOptions<'_>,
+) -> Result<BatchOptions, Error> {
+    let max_length = given.has_max_length.then(|| at_least("max_length", given.max_length, 0)).transpose()?;
+    let pad_id = match (given.has_pad_token, given.has_pad_id) {
+        (true, _) => {
+            Some(lz_tokenize::pad_id(tokenizer, given.pad_token).map_err(|error| batch_error(&error))?)
+        }
+        (false, true) => Some(at_least("pad_id", given.pad_id.into(), 0)?),
+        (false, false) => None,
+    };
+    let padding = match choice("padding", given.padding, &PADDINGS)? {
+        Padding::Fixed(_) => Padding::Fixed(at_least("padding", given.padded_length, 1)?),
+        other => other,
+    };
+    Ok(BatchOptions {
+        special: given.add_special_tokens,
+        max_length,
+        stride: at_least("stride", given.stride, 0)?,
+        truncation: choice("truncation", given.truncation, &TRUNCATIONS)?,
+        truncation_side: choice("truncation_side", given.truncation_side, &SIDES)?,
+        overflow: given.return_overflow,
+        padding,
+        multiple_of: at_least("pad_to_multiple_of", given.pad_to_multiple_of, 1)?,
+        padding_side: choice("padding_side", given.padding_side, &SIDES)?,
+        pad_id,
+        offsets: given.return_offsets,
+    })
+}
+
+fn rows<'a>(given: &TokenRows<'a>) -> Rows<'a> {
+    Rows { ids: given.tokens, offsets: given.offsets, indptr: given.indptr }
+}
+
+fn batch(
+    handle: &TokenizerHandle,
+    first: &TokenRows<'_>,
+    second: Option<&TokenRows<'_>>,
+    options: &data::BatchOptions<'_>,
+    matrices: &mut TokenMatrices,
+) -> *mut Failure {
+    guarded(|| {
+        let tokenizer = handle.loaded()?;
+        let options = batch_options(tokenizer, options)?;
+        let made = lz_tokenize::batch(tokenizer, rows(first), second.map(rows), &options);
+        let made = made.map_err(|error| batch_error(&error))?;
+        *matrices = TokenMatrices {
+            length: made.length,
+            input_ids: made.ids,
+            attention_mask: made.attention_mask,
+            token_type_ids: made.type_ids,
+            special_tokens_mask: made.special_mask,
+            sample: made.samples,
+            offsets: made.offsets,
+        };
+        Ok(())
+    })
+}
+
+/// Combines the tokens of texts to a batch with rows of equal length.
+pub fn tokenizer_batch(
+    handle: &TokenizerHandle,
+    first: &TokenRows<'_>,
+    options: &data::BatchOptions<'_>,
+    matrices: &mut TokenMatrices,
+) -> *mut Failure {
+    batch(handle, first, None, options, matrices)
+}
+
+/// Combines the tokens of pairs of texts to a batch with rows of equal length.
+pub fn tokenizer_batch_of_pairs(
+    handle: &TokenizerHandle,
+    first: &TokenRows<'_>,
+    second: &TokenRows<'_>,
+    options: &data::BatchOptions<'_>,
+    matrices: &mut TokenMatrices,
+) -> *mut Failure {
+    batch(handle, first, Some(second), options, matrices)
 }
 
 /// Writes the C representation of a tokenizer, which is valid as long as the handle.

@@ -134,6 +134,46 @@ pub mod ffi {
         add_generation_prompt: bool,
     }
 
+    /// Options of a batch with rows of equal length. `truncation`, `padding` and the sides are the numbers of the C++ enumerators;
+    /// `padded_length` is that of a fixed padding. `max_length`, `pad_id` and `pad_token` are given where `has_…` says so.
+    struct BatchOptions<'a> {
+        add_special_tokens: bool,
+        has_max_length: bool,
+        max_length: i64,
+        stride: i64,
+        truncation: u8,
+        truncation_side: u8,
+        return_overflow: bool,
+        padding: u8,
+        padded_length: i64,
+        pad_to_multiple_of: i64,
+        padding_side: u8,
+        has_pad_id: bool,
+        pad_id: i32,
+        has_pad_token: bool,
+        pad_token: &'a str,
+        return_offsets: bool,
+    }
+
+    /// The tokens of several texts in one array.
+    struct TokenRows<'a> {
+        tokens: &'a [i32],
+        indptr: &'a [i64],
+        offsets: &'a [i64],
+    }
+
+    /// A batch with rows of `length` tokens; `offsets` is empty unless it was requested.
+    #[derive(Default)]
+    struct TokenMatrices {
+        length: usize,
+        input_ids: Vec<i64>,
+        attention_mask: Vec<i64>,
+        token_type_ids: Vec<i64>,
+        special_tokens_mask: Vec<i64>,
+        sample: Vec<i64>,
+        offsets: Vec<i64>,
+    }
+
     /// Options of compiling a model.
     struct ModelOptions<'a> {
         optimize: bool,

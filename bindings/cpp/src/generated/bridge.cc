@@ -1382,6 +1382,10 @@ bool lz$bridge$cxxbridge1$205$tokenizer_token_of(::lz::bridge::TokenizerHandle c
 
 bool lz$bridge$cxxbridge1$205$tokenizer_id_of(::lz::bridge::TokenizerHandle const &handle, ::rust::Str token, ::std::uint32_t &id) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenizer_batch(::lz::bridge::TokenizerHandle const &handle, ::lz::bridge::TokenRows const &first, ::lz::bridge::BatchOptions const &options, ::lz::bridge::TokenMatrices &matrices) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenizer_batch_of_pairs(::lz::bridge::TokenizerHandle const &handle, ::lz::bridge::TokenRows const &first, ::lz::bridge::TokenRows const &second, ::lz::bridge::BatchOptions const &options, ::lz::bridge::TokenMatrices &matrices) noexcept;
+
 void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokenizer *description) noexcept;
 
 ::lz::bridge::TextStreamHandle *lz$bridge$cxxbridge1$205$text_stream_new() noexcept;
@@ -2137,6 +2141,14 @@ bool tokenizer_token_of(::lz::bridge::TokenizerHandle const &handle, ::std::uint
 
 bool tokenizer_id_of(::lz::bridge::TokenizerHandle const &handle, ::rust::Str token, ::std::uint32_t &id) noexcept {
   return lz$bridge$cxxbridge1$205$tokenizer_id_of(handle, token, id);
+}
+
+::lz::bridge::Failure *tokenizer_batch(::lz::bridge::TokenizerHandle const &handle, ::lz::bridge::TokenRows const &first, ::lz::bridge::BatchOptions const &options, ::lz::bridge::TokenMatrices &matrices) noexcept {
+  return lz$bridge$cxxbridge1$205$tokenizer_batch(handle, first, options, matrices);
+}
+
+::lz::bridge::Failure *tokenizer_batch_of_pairs(::lz::bridge::TokenizerHandle const &handle, ::lz::bridge::TokenRows const &first, ::lz::bridge::TokenRows const &second, ::lz::bridge::BatchOptions const &options, ::lz::bridge::TokenMatrices &matrices) noexcept {
+  return lz$bridge$cxxbridge1$205$tokenizer_batch_of_pairs(handle, first, second, options, matrices);
 }
 
 void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokenizer *description) noexcept {

@@ -245,6 +245,19 @@ pub mod ffi {
         fn tokenizer_vocabulary_size(handle: &TokenizerHandle) -> usize;
         fn tokenizer_token_of(handle: &TokenizerHandle, id: u32, token: &mut String) -> bool;
         fn tokenizer_id_of(handle: &TokenizerHandle, token: &str, id: &mut u32) -> bool;
+        fn tokenizer_batch(
+            handle: &TokenizerHandle,
+            first: &TokenRows,
+            options: &BatchOptions,
+            matrices: &mut TokenMatrices,
+        ) -> *mut Failure;
+        fn tokenizer_batch_of_pairs(
+            handle: &TokenizerHandle,
+            first: &TokenRows,
+            second: &TokenRows,
+            options: &BatchOptions,
+            matrices: &mut TokenMatrices,
+        ) -> *mut Failure;
         unsafe fn tokenizer_describe(handle: &TokenizerHandle, description: *mut Tokenizer);
 
         fn text_stream_new() -> Box<TextStreamHandle>;
@@ -312,6 +325,9 @@ pub mod ffi {
         type PerfDbDifference = crate::data::PerfDbDifference;
         type CircuitInfo = crate::data::CircuitInfo;
         type ChatVariables<'a> = crate::data::ChatVariables<'a>;
+        type BatchOptions<'a> = crate::data::BatchOptions<'a>;
+        type TokenRows<'a> = crate::data::TokenRows<'a>;
+        type TokenMatrices = crate::data::TokenMatrices;
         type ModelOptions<'a> = crate::data::ModelOptions<'a>;
         type TableInfo = crate::data::TableInfo;
         type PluginInfo = crate::data::PluginInfo;

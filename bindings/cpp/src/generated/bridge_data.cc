@@ -807,6 +807,9 @@ namespace lz {
     struct PerfDbDifference;
     struct CircuitInfo;
     struct ChatVariables;
+    struct BatchOptions;
+    struct TokenRows;
+    struct TokenMatrices;
     struct ModelOptions;
     struct TableInfo;
     struct PluginInfo;
@@ -1021,6 +1024,60 @@ struct ChatVariables final {
   using IsRelocatable = ::std::true_type;
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$ChatVariables
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$BatchOptions
+#define CXXBRIDGE1_STRUCT_lz$bridge$BatchOptions
+// Options of a batch with rows of equal length. `truncation`, `padding` and the sides are the numbers of the C++ enumerators;
+// `padded_length` is that of a fixed padding. `max_length`, `pad_id` and `pad_token` are given where `has_…` says so.
+struct BatchOptions final {
+  bool add_special_tokens CXX_DEFAULT_VALUE(false);
+  bool has_max_length CXX_DEFAULT_VALUE(false);
+  ::std::int64_t max_length CXX_DEFAULT_VALUE(0);
+  ::std::int64_t stride CXX_DEFAULT_VALUE(0);
+  ::std::uint8_t truncation CXX_DEFAULT_VALUE(0);
+  ::std::uint8_t truncation_side CXX_DEFAULT_VALUE(0);
+  bool return_overflow CXX_DEFAULT_VALUE(false);
+  ::std::uint8_t padding CXX_DEFAULT_VALUE(0);
+  ::std::int64_t padded_length CXX_DEFAULT_VALUE(0);
+  ::std::int64_t pad_to_multiple_of CXX_DEFAULT_VALUE(0);
+  ::std::uint8_t padding_side CXX_DEFAULT_VALUE(0);
+  bool has_pad_id CXX_DEFAULT_VALUE(false);
+  ::std::int32_t pad_id CXX_DEFAULT_VALUE(0);
+  bool has_pad_token CXX_DEFAULT_VALUE(false);
+  ::rust::Str pad_token;
+  bool return_offsets CXX_DEFAULT_VALUE(false);
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$BatchOptions
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$TokenRows
+#define CXXBRIDGE1_STRUCT_lz$bridge$TokenRows
+// The tokens of several texts in one array.
+struct TokenRows final {
+  ::rust::Slice<::std::int32_t const> tokens;
+  ::rust::Slice<::std::int64_t const> indptr;
+  ::rust::Slice<::std::int64_t const> offsets;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$TokenRows
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$TokenMatrices
+#define CXXBRIDGE1_STRUCT_lz$bridge$TokenMatrices
+// A batch with rows of `length` tokens; `offsets` is empty unless it was requested.
+struct TokenMatrices final {
+  ::std::size_t length CXX_DEFAULT_VALUE(0);
+  ::rust::Vec<::std::int64_t> input_ids;
+  ::rust::Vec<::std::int64_t> attention_mask;
+  ::rust::Vec<::std::int64_t> token_type_ids;
+  ::rust::Vec<::std::int64_t> special_tokens_mask;
+  ::rust::Vec<::std::int64_t> sample;
+  ::rust::Vec<::std::int64_t> offsets;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$TokenMatrices
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$ModelOptions
 #define CXXBRIDGE1_STRUCT_lz$bridge$ModelOptions

@@ -1262,6 +1262,10 @@ bool tokenizer_token_of(::lz::bridge::TokenizerHandle const &handle, ::std::uint
 
 bool tokenizer_id_of(::lz::bridge::TokenizerHandle const &handle, ::rust::Str token, ::std::uint32_t &id) noexcept;
 
+::lz::bridge::Failure *tokenizer_batch(::lz::bridge::TokenizerHandle const &handle, ::lz::bridge::TokenRows const &first, ::lz::bridge::BatchOptions const &options, ::lz::bridge::TokenMatrices &matrices) noexcept;
+
+::lz::bridge::Failure *tokenizer_batch_of_pairs(::lz::bridge::TokenizerHandle const &handle, ::lz::bridge::TokenRows const &first, ::lz::bridge::TokenRows const &second, ::lz::bridge::BatchOptions const &options, ::lz::bridge::TokenMatrices &matrices) noexcept;
+
 void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokenizer *description) noexcept;
 
 ::rust::Box<::lz::bridge::TextStreamHandle> text_stream_new() noexcept;
