@@ -124,6 +124,15 @@ def test_batches_are_truncated_and_padded(tokenizer):
     assert set(windows.sample.tolist()) == {0}
 
 
+def test_batches_without_tokens(tokenizer):
+    empty = tokenizer.batch([""], add_special_tokens=False, return_offsets=True)
+    assert empty.input_ids.shape == (1, 0) and empty.offsets.shape == (1, 0, 2)
+    padded = tokenizer.batch([""], add_special_tokens=False, padding=3, pad_id=0, return_offsets=True)
+    assert padded.offsets.tolist() == [[[0, 0]] * 3] and padded.attention_mask.tolist() == [[0, 0, 0]]
+    none = tokenizer.batch([], return_offsets=True)
+    assert none.input_ids.shape == (0, 0) and none.sample.shape == (0,)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -132,6 +141,7 @@ def test_batches_are_truncated_and_padded(tokenizer):
         ({"pad_id": 0, "padding": 2}, "set `max_length` to truncate"),
         ({"pad_id": 0, "padding": "max_length"}, "`max_length` is not given"),
         ({"pad_id": 0, "padding": "widest"}, "'longest', 'max_length' or a length"),
+        ({"pad_id": 0, "padding": 2**62}, "does not fit into memory"),
         ({"pad_id": 0, "max_length": 1}, "leaves no room|must be less"),
         ({"pad_id": 0, "max_length": 6, "stride": 6, "return_overflow": True}, "`stride` 6 must be less"),
         ({"pad_id": 0, "truncation": "both"}, "`truncation` must be"),
