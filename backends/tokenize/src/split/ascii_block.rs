@@ -1,9 +1,11 @@
-//! Finds the pieces of well-known expressions in 64 bytes of ASCII at a time: the classes of all bytes become bit masks, and bit operations
-//! on them set one bit for each position at which a piece begins. No branch depends on a single piece except for contractions.
+//! Finds the pieces of well-known expressions in 64 bytes of text at a time: the classes of all bytes become bit masks, and bit operations
+//! on them set one bit for each position at which a piece begins. No branch depends on a single piece except for contractions. The classes
+//! of characters that are not ASCII come from a table; all bytes of such a character have its bits.
 //!
-//! A block begins at a piece. Positions whose meaning depends on bytes after the block or on characters that are not ASCII are left to
+//! A block begins at a piece. Positions whose meaning depends on bytes after the block or on characters of other classes are left to
 //! another splitter.
 
+use super::char_blocks::{CharMasks, CharTable};
 use super::contraction;
 use crate::cpu_features::has_avx512;
 
@@ -26,6 +28,8 @@ struct Block {
     /// Control characters, whitespace included.
     controls: u64,
     non_ascii: u64,
+    /// The second bit of each byte: the first byte of a character that is not ASCII has it, the others do not.
+    second_bits: u64,
 }
 
 /// How the expressions differ in ASCII text.
@@ -140,13 +144,15 @@ pub fn walk<S: Sink>(part: Part<'_>, others: impl Fn(usize, &mut S) -> usize, si
         // SAFETY: the processor has these instructions.
         return unsafe { walk_avx512(part, others, sink) };
     }
-    walk_by(part, |bytes| Block::of(bytes).starts(part.rules), others, S::block, sink);
+    let table = CharTable::get(part.rules);
+    walk_by(part, |bytes| Block::of(bytes).starts(bytes, part.rules, table), others, S::block, sink);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,popcnt")]
 fn walk_avx512<S: Sink>(part: Part<'_>, others: impl Fn(usize, &mut S) -> usize, sink: &mut S) {
-    let starts_of = |bytes: &[u8; WIDTH]| Block::of_avx512(bytes).starts(part.rules);
+    let table = CharTable::get(part.rules);
+    let starts_of = |bytes: &[u8; WIDTH]| Block::of_avx512(bytes).starts(bytes, part.rules, table);
     // SAFETY: this function is only called where there is AVX-512.
     let add_block = |sink: &mut S, start, block, ends| unsafe { sink.block_avx512(start, block, ends) };
     walk_by(part, starts_of, others, add_block, sink);
@@ -162,7 +168,7 @@ fn walk_by<S: Sink>(
 ) {
     while start < end {
         let block = start;
-        let mut starts = match block_at(text, block) {
+        let mut starts = match text[block..].first_chunk() {
             Some(bytes) => starts_of(bytes).with_contractions(text, block, rules),
             None => 0,
         };
@@ -177,13 +183,6 @@ fn walk_by<S: Sink>(
             start = block + starts.ilog2() as usize;
         }
     }
-}
-
-/// The block at a position; `None` if fewer than [`WIDTH`] bytes are left or its first characters are not ASCII.
-#[inline(always)]
-fn block_at(text: &[u8], position: usize) -> Option<&[u8; WIDTH]> {
-    let bytes: &[u8; WIDTH] = text.get(position..)?.first_chunk()?;
-    if (bytes[0] | bytes[1]) >= 0x80 { None } else { Some(bytes) }
 }
 
 impl Starts {
@@ -221,8 +220,8 @@ impl Block {
     #[target_feature(enable = "avx512f,avx512bw")]
     fn of_avx512(bytes: &[u8; WIDTH]) -> Block {
         use std::arch::x86_64::{
-            __m512i, _mm512_cmpeq_epi8_mask, _mm512_cmplt_epu8_mask, _mm512_loadu_si512, _mm512_movepi8_mask,
-            _mm512_or_si512, _mm512_set1_epi8, _mm512_sub_epi8,
+            __m512i, _mm512_add_epi8, _mm512_cmpeq_epi8_mask, _mm512_cmplt_epu8_mask, _mm512_loadu_si512,
+            _mm512_movepi8_mask, _mm512_or_si512, _mm512_set1_epi8, _mm512_sub_epi8,
         };
         // SAFETY: the load reads the 64 bytes behind the reference.
         let text = unsafe { _mm512_loadu_si512(bytes.as_ptr().cast::<__m512i>()) };
@@ -243,6 +242,7 @@ impl Block {
             slashes: equal(b'/'),
             controls: within(text, 0, 0x20) | equal(0x7f),
             non_ascii: _mm512_movepi8_mask(text),
+            second_bits: _mm512_movepi8_mask(_mm512_add_epi8(text, text)),
         }
     }
 
@@ -277,6 +277,7 @@ impl Block {
                 block.slashes |= mask(equal(b'/'));
                 block.controls |= mask(_mm_or_si128(within(text, 0, 0x20), equal(0x7f)));
                 block.non_ascii |= mask(text);
+                block.second_bits |= mask(_mm_add_epi8(text, text));
             }
         }
         block
@@ -299,6 +300,7 @@ impl Block {
         slashes: 0,
         controls: 0,
         non_ascii: 0,
+        second_bits: 0,
     };
 
     /// The definition, for other architectures and for tests.
@@ -317,13 +319,14 @@ impl Block {
             block.slashes |= bit(byte == b'/');
             block.controls |= bit(byte.is_ascii_control());
             block.non_ascii |= bit(byte >= 0x80);
+            block.second_bits |= bit(byte & 0x40 != 0);
         }
         block
     }
 
     /// The positions at which pieces begin.
     #[inline(always)]
-    fn starts(&self, rules: Rules) -> Starts {
+    fn starts(&self, bytes: &[u8; WIDTH], rules: Rules, table: &CharTable) -> Starts {
         let &Block {
             letters,
             uppercase,
@@ -335,14 +338,19 @@ impl Block {
             slashes,
             controls,
             non_ascii,
+            second_bits,
         } = self;
-        let unknown = if rules.isolates_digits { non_ascii | controls & !whitespace } else { non_ascii };
+        let first_bytes = non_ascii & second_bits;
+        let others = if non_ascii != 0 { table.masks(bytes, first_bytes) } else { CharMasks::default() };
+        let controls = if rules.isolates_digits { controls & !whitespace } else { 0 };
+        let unknown = others.unknown | controls;
         // What begins after this many bytes is unknown.
         let length = unknown.trailing_zeros();
-        let ascii = u64::MAX.checked_shr(WIDTH as u32 - length).unwrap_or(0);
-        let (letters, digits, whitespace) = (letters & ascii, digits & ascii, whitespace & ascii);
-        let (line_breaks, spaces) = (line_breaks & ascii, spaces & ascii);
-        let symbols = ascii & !(letters | digits | whitespace);
+        let known = u64::MAX.checked_shr(WIDTH as u32 - length).unwrap_or(0);
+        let letters = (letters | others.letters) & known;
+        let (digits, whitespace, non_ascii) = (digits & known, whitespace & known, non_ascii & known);
+        let (line_breaks, spaces) = (line_breaks & known, spaces & known);
+        let symbols = known & !(letters | digits | whitespace);
         let blanks = whitespace & !line_breaks;
 
         // Line breaks after symbols belong to their piece; the addition carries over all of them to the byte after them.
@@ -350,25 +358,35 @@ impl Block {
         let after_attached = line_breaks.wrapping_add(attached) & !line_breaks;
         let runs = whitespace & !(whitespace << 1) & !attached;
         // The last blank before another character begins a piece: it belongs to a word or to symbols, or it stands alone.
-        let mut last_blanks = blanks & !(whitespace >> 1) & ascii >> 1;
+        let mut last_blanks = blanks & !(whitespace >> 1) & known >> 1;
         if rules.isolates_digits {
-            last_blanks &= !(digits >> 1);
+            last_blanks &= !((digits | others.isolated) >> 1);
         }
         // After the last line break of a run.
         let blanks_after_break = blanks & line_breaks << 1;
         // A space belongs to the symbols after it.
         let symbol_runs = symbols & !(symbols << 1) & !(spaces << 1);
         // A single symbol without a space belongs to the word after it. All other symbols do not.
-        let other_symbols = symbols & (symbols << 1 | spaces << 1);
-        let words = letters & !(letters << 1) & (line_breaks | digits | other_symbols) << 1;
+        let mut other_symbols = symbols & (symbols << 1 | spaces << 1);
+        if non_ascii != 0 {
+            // The last byte of a symbol has the bit of the first one.
+            other_symbols &= !others.continuations;
+            other_symbols |= other_symbols << 1 & others.continuations;
+            other_symbols |= other_symbols << 1 & others.continuations;
+        }
+        let mut words = letters & !(letters << 1) & (line_breaks | digits | other_symbols) << 1;
+        if rules.isolates_digits && non_ascii != 0 {
+            words |= isolated_words(letters, symbols, other_symbols, non_ascii, others.isolated & known);
+        }
         let numbers = if rules.digits == 1 { digits } else { every_third(digits) };
         let mut starts =
             runs | last_blanks | blanks_after_break | after_attached | symbol_runs | words | numbers;
         if rules.cased {
-            starts |= uppercase & ascii & (letters & !uppercase) << 1;
+            let uppercase = (uppercase | others.uppercase) & known;
+            starts |= uppercase & (letters & !uppercase) << 1;
         }
 
-        let mut certain = ascii;
+        let mut certain = known;
         // Another line break may follow the blanks: they belong to the piece of the line breaks then.
         let after_blanks = blanks.wrapping_add(blanks_after_break) & !blanks;
         if after_blanks & line_breaks != 0 {
@@ -393,6 +411,19 @@ impl Block {
         };
         Starts { starts, apostrophes: apostrophes & certain, certain }
     }
+}
+
+/// The words that begin at other letters than ASCII, where digits are isolated: isolated letters are separated from others. Only an ASCII
+/// symbol belongs to the word after it, and only with ASCII letters.
+#[inline(always)]
+fn isolated_words(letters: u64, symbols: u64, other_symbols: u64, non_ascii: u64, isolated: u64) -> u64 {
+    let after_isolated = isolated & !(isolated << 1) | letters & !isolated & isolated << 1;
+    let after_symbols = letters & (non_ascii & symbols << 1 | (non_ascii & symbols) << 1);
+    // ASCII letters after a symbol that belongs to them: the addition carries over all of them to the byte after them.
+    let ascii_letters = letters & !non_ascii;
+    let prefixed = ascii_letters & (symbols & !other_symbols & !non_ascii) << 1;
+    let after_prefixed = ascii_letters.wrapping_add(prefixed) & letters & non_ascii;
+    after_isolated | after_symbols | after_prefixed
 }
 
 /// The first digit of each run, and every third after it.
@@ -446,7 +477,9 @@ mod tests {
         let starts_by = |rules: Rules, text: &str| {
             let mut bytes = [b'x'; WIDTH];
             bytes[..text.len()].copy_from_slice(text.as_bytes());
-            let starts = Block::of(&bytes).starts(rules).with_contractions(&bytes, 0, rules);
+            let starts = Block::of(&bytes)
+                .starts(&bytes, rules, CharTable::get(rules))
+                .with_contractions(&bytes, 0, rules);
             (0..WIDTH).filter(|position| starts >> position & 1 != 0).collect::<Vec<_>>()
         };
         let starts = |text: &str| starts_by(Rules::cl100k(3), text);
@@ -460,6 +493,32 @@ mod tests {
         assert_eq!(starts("a();\n/ b"), [1, 5, 6]);
         // The run of blanks ends with a line break.
         assert_eq!(starts("a b\n  \n  c"), [1, 3]);
-        assert_eq!(starts("one tw\u{f6} three"), [3]);
+        assert_eq!(starts("one tw\u{f6} three"), [3, 8]);
+        // Numbers and whitespace that are not ASCII are unknown.
+        assert_eq!(starts("one two\u{a0}three four"), [3]);
+        // A single symbol belongs to the word after it.
+        assert_eq!(starts("a «b» c«« d —e"), [1, 4, 5, 7, 9, 13, 15, 19]);
+        assert_eq!(cased("éÉa ßÀ"), [2, 5, 8]);
+    }
+
+    #[test]
+    fn isolated_letters_are_separated() {
+        let rules = Rules::of_expressions(&[
+            super::super::DEEPSEEK_NUMBERS,
+            super::super::DEEPSEEK_HAN,
+            super::super::DEEPSEEK,
+        ])
+        .unwrap();
+        let starts = |text: &str| {
+            let mut bytes = [b'x'; WIDTH];
+            bytes[..text.len()].copy_from_slice(text.as_bytes());
+            let starts = Block::of(&bytes).starts(&bytes, rules, CharTable::get(rules));
+            let starts = starts.with_contractions(&bytes, 0, rules);
+            (0..WIDTH).filter(|position| starts >> position & 1 != 0).collect::<Vec<_>>()
+        };
+        assert_eq!(starts("a漢字b 漢  漢"), [1, 7, 8, 9, 12, 14, 17]);
+        // Only an ASCII symbol belongs to the word after it, and only with ASCII letters.
+        assert_eq!(starts("a (b (é (bé «b"), [1, 3, 4, 6, 8, 10, 13, 16]);
+        assert_eq!(starts("a(b(é(bé«b"), [1, 3, 4, 6, 8, 10, 12]);
     }
 }

@@ -151,6 +151,74 @@ pub fn mostly_ascii() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..120).prop_map(|pieces| pieces.concat())
 }
 
+/// Texts whose characters are mostly letters, marks and symbols that blocks know, ASCII and others.
+pub fn many_scripts() -> impl Strategy<Value = String> {
+    let known = [
+        " ",
+        " ",
+        "  ",
+        "\n",
+        "\n\n",
+        "\t",
+        "a",
+        "B",
+        "Ab",
+        "aB",
+        "1",
+        "1234",
+        "'",
+        "(",
+        " (",
+        "((",
+        "/",
+        ";\n",
+        "'s",
+        "'ſ",
+        "é",
+        "É",
+        "ñ",
+        "ß",
+        "ж",
+        "Ж",
+        "ا",
+        "क",
+        "ि",
+        "\u{301}",
+        "漢",
+        "字",
+        "カ",
+        "ー",
+        "゙",
+        "«",
+        "»",
+        "—",
+        "。",
+        "€",
+        " é",
+        "(é",
+        "(aé",
+        "(aéa",
+        "«a",
+        "—é",
+        " 漢",
+        "1漢",
+        "漢1",
+        "漢a",
+        "(漢",
+        "漢\u{301}",
+        "ậ",
+    ];
+    let rare = ["\u{200d}", "٣", "\u{a0}", "\u{3000}", "👍", "ʰ", "ǅ", "ª", "・", "\u{0}", "½", "\u{85}"];
+    let piece = prop_oneof![
+        300 => prop::sample::select(known.to_vec()).prop_map(str::to_owned),
+        10 => prop::sample::select(rare.to_vec()).prop_map(str::to_owned),
+        20 => "[a-zéж]{1,12}",
+        // Longer than a block.
+        2 => "([ж]{30,50}|[漢]{20,40}|[«]{30,50})",
+    ];
+    prop::collection::vec(piece, 0..120).prop_map(|pieces| pieces.concat())
+}
+
 /// Random expressions of the supported syntax.
 fn expressions() -> impl Strategy<Value = String> {
     let atoms = [
@@ -243,7 +311,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
-    fn expressions_of_tokenizers_split_like_the_definition(text in prop_oneof![texts(), mostly_ascii()]) {
+    fn expressions_of_tokenizers_split_like_the_definition(text in prop_oneof![texts(), mostly_ascii(), many_scripts()]) {
         for Compared { expression, engine, isolated, matches } in compared() {
             let found = pieces(isolated, &text);
             prop_assert_eq!(&found, &expected(engine, &text, 0, true), "{} of {:?}", expression, text);
@@ -253,7 +321,7 @@ proptest! {
     }
 
     #[test]
-    fn stages_split_the_pieces_before_them(text in prop_oneof![texts(), mostly_ascii()]) {
+    fn stages_split_the_pieces_before_them(text in prop_oneof![texts(), mostly_ascii(), many_scripts()]) {
         for Combined { expressions, engines, splitter } in combined() {
             let mut wanted = vec![(0, text.len())];
             for engine in engines {

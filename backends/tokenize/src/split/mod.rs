@@ -7,6 +7,7 @@
 mod ascii_block;
 mod ascii_window;
 mod automaton;
+mod char_blocks;
 mod char_sets;
 #[cfg(test)]
 mod compiled_tests;
@@ -536,6 +537,11 @@ mod tests {
 
         #[test]
         fn mostly_ascii_texts_split_like_their_expression(text in super::compiled_tests::mostly_ascii()) {
+            check(&text);
+        }
+
+        #[test]
+        fn texts_of_many_scripts_split_like_their_expression(text in super::compiled_tests::many_scripts()) {
             check(&text);
         }
 

@@ -9,6 +9,7 @@ use unicode_categories::UnicodeCategories;
 use super::Pattern;
 use super::ascii_block::{self, Rules, Sink};
 use super::automaton::Automaton;
+use super::char_blocks::CharTable;
 use super::char_sets::{CharClasses, Text};
 use super::expression::{self, Alternatives, Item, UNLIMITED};
 use super::program::Program;
@@ -29,7 +30,7 @@ pub struct Stages {
     stages: Vec<Stage>,
     /// Whether a piece begins at every space before an ASCII letter.
     begins_at_spaces: bool,
-    /// How ASCII is split in blocks, if that is known.
+    /// How text is split in blocks, if that is known.
     ascii: Option<Rules>,
 }
 
@@ -187,7 +188,7 @@ impl Splitter {
 }
 
 impl Stages {
-    /// Stages whose ASCII is split in blocks. The rules must be those of the expressions of the stages.
+    /// Stages whose text is split in blocks. The rules must be those of the expressions of the stages.
     pub fn with_ascii_rules(self, rules: Option<Rules>) -> Stages {
         Stages { ascii: rules.filter(|_| self.begins_at_spaces), ..self }
     }
@@ -206,24 +207,26 @@ impl Stages {
         match self.ascii {
             // The masks of other architectures are computed byte by byte, which is slower.
             Some(rules) if cfg!(target_arch = "x86_64") => {
-                let others = |start, sink: &mut _| self.until_space(text, start, end, sink);
+                let table = CharTable::get(rules);
+                let others = |start, sink: &mut _| self.until_space(text, start, end, table, sink);
                 ascii_block::walk(ascii_block::Part { text, start, end, rules }, others, sink);
             }
             _ => self.split(&text[..end], start, &mut |start, end| sink.piece(start, end)),
         }
     }
 
-    /// Splits up to a position at which a piece certainly begins, and returns it.
-    fn until_space(&self, text: &[u8], start: usize, last: usize, sink: &mut impl Sink) -> usize {
-        // Blocks do not pay where other characters are frequent, so it is the first one in a chunk of ASCII.
-        let from = (start + ascii_block::WIDTH).min(last);
-        let chunks = text[from..last].chunks(ascii_block::WIDTH).zip((from..).step_by(ascii_block::WIDTH));
-        let end = chunks
-            .filter(|(chunk, _)| chunk.is_ascii())
-            .find_map(|(chunk, from)| {
-                (from..from + chunk.len()).find(|position| self.begins_piece(text, *position))
-            })
-            .unwrap_or(last);
+    /// Splits up to a position at which a piece certainly begins, and returns it: a space before a letter.
+    fn until_space(
+        &self,
+        text: &[u8],
+        start: usize,
+        last: usize,
+        table: &CharTable,
+        sink: &mut impl Sink,
+    ) -> usize {
+        let begins =
+            |position: &usize| text[*position] == b' ' && table.is_letter(&text[..last], *position + 1);
+        let end = (start + 1..last).find(begins).unwrap_or(last);
         self.split(&text[..end], start, &mut |start, end| sink.piece(start, end));
         end
     }
