@@ -1,5 +1,6 @@
 //! Memory whose size comes from the texts of a call, and the caches of threads. If it is exhausted, the call fails with
 //! `OUT_OF_MEMORY`; an infallible allocation would end the process.
+//! Also loads memory into the processor's cache ahead of its use.
 
 use lz_core::{KernelError, Reason, ReasonCode};
 
@@ -96,6 +97,25 @@ pub fn text_of(bytes: Vec<u8>) -> Result<String, OutOfMemory> {
         }
     }
     Ok(text)
+}
+
+/// Loads the cache line of a value.
+#[inline(always)]
+pub fn prefetch<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is part of every x86-64, and prefetching a valid address has no effect but on the cache.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above; the intrinsic is not stable, the instruction in assembly is.
+    unsafe {
+        let at = std::ptr::from_ref(value);
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(readonly, nostack, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = value;
 }
 
 #[cfg(test)]

@@ -56,11 +56,12 @@ impl PhraseCache {
             memory::reserve(out, end - start + SLACK)?;
             compute(start, end, out)
         };
-        while text.len() > start + MIN_BYTES {
-            let end =
-                (start + MIN_BYTES..text.len()).find(|position| may_end(*position)).unwrap_or(text.len());
+        let mut next = self.next_phrase(text, start, &may_end)?;
+        while let Some((end, hash)) = next {
+            // Loads the set of the next phrase while this one is looked up.
+            next = self.next_phrase(text, end, &may_end)?;
             let phrase = &text[start..end];
-            let found = if phrase.len() <= MAX_PHRASE_BYTES { self.find(phrase)? } else { None };
+            let found = hash.and_then(|hash| self.find(hash));
             match found {
                 None if end - computed < MAX_COMPUTED_BYTES => {}
                 None => {
@@ -93,19 +94,38 @@ impl PhraseCache {
         Ok(())
     }
 
-    /// The set and slot of a phrase whose hash has occurred before. Otherwise the hash is added.
-    fn find(&mut self, phrase: &[u8]) -> Result<Option<(usize, Slot)>, OutOfMemory> {
+    /// The end of the phrase that begins at a position, and its hash unless it is too long; `None` if the text ends before.
+    #[inline(always)]
+    fn next_phrase(
+        &mut self,
+        text: &[u8],
+        start: usize,
+        may_end: &impl Fn(usize) -> bool,
+    ) -> Result<Option<(usize, Option<u64>)>, OutOfMemory> {
+        if text.len() <= start + MIN_BYTES {
+            return Ok(None);
+        }
         if self.sets.is_empty() {
             self.sets = memory::filled(Default::default(), 1 << SET_BITS)?;
         }
-        let hash = hash(phrase);
-        let position = (hash >> (64 - SET_BITS)) as usize;
+        let end = (start + MIN_BYTES..text.len()).find(|position| may_end(*position)).unwrap_or(text.len());
+        if end - start > MAX_PHRASE_BYTES {
+            return Ok(Some((end, None)));
+        }
+        let hash = hash(&text[start..end]);
+        memory::prefetch(&self.sets[set_index(hash)]);
+        Ok(Some((end, Some(hash))))
+    }
+
+    /// The set and slot of a phrase whose hash has occurred before. Otherwise the hash is added.
+    fn find(&mut self, hash: u64) -> Option<(usize, Slot)> {
+        let position = set_index(hash);
         let set = &mut self.sets[position];
         let found = set.iter().find(|slot| slot.hash == hash).map(|slot| (position, *slot));
         if found.is_none() {
             *set = [Slot { hash, ..Slot::default() }, set[0]];
         }
-        Ok(found)
+        found
     }
 
     fn insert(&mut self, position: usize, hash: u64, phrase: &[u8], ids: &[i32]) -> Result<(), OutOfMemory> {
@@ -131,6 +151,10 @@ impl PhraseCache {
         }
         Ok(())
     }
+}
+
+fn set_index(hash: u64) -> usize {
+    (hash >> (64 - SET_BITS)) as usize
 }
 
 #[cfg(test)]
