@@ -2,10 +2,12 @@
 //! without a branch finds their id. The other pieces are looked up in the word cache, those that are not cached are merged, and the tokens
 //! of both are inserted between the ids of the vocabulary words. These steps take more pieces at a time than the first one.
 
+use std::ops::Range;
+
 use super::ByteBpe;
 use super::merge_group::{self, Group};
 use super::short_words::ShortWords;
-use super::word_cache::{self, LONG_KEY, MAX_SHORT_BYTES, Tokens, WordCache};
+use super::word_cache::{self, LONG_KEY, MAX_SHORT_BYTES, PART, Tokens, WordCache};
 #[cfg(target_arch = "x86_64")]
 use crate::cpu_features::has_avx512;
 use crate::memory::{self, OutOfMemory};
@@ -47,21 +49,47 @@ struct Pending {
     words_before: usize,
 }
 
-/// A short piece that is not cached, and its tokens.
+/// Bytes that are not cached: a short piece, or a part of a piece, and their tokens.
 #[derive(Clone, Copy)]
 struct Merged {
-    /// Its index among the pending pieces.
-    index: usize,
-    count: usize,
-    tokens: [i32; MAX_SHORT_BYTES + 1],
+    /// [`LONG_KEY`] for a longer piece, [`LONG_PART`] for a longer part of one.
+    key: u128,
+    hash: u64,
+    start: u32,
+    end: u32,
+    /// The position of the first token in [`Queue::merged_tokens`], and the number of tokens.
+    first: u32,
+    count: u32,
+    /// The tokens of short bytes once they are cached.
+    tokens: Tokens,
 }
 
 impl Merged {
+    /// The positions of the tokens in [`Queue::merged_tokens`].
     #[inline(always)]
-    fn push(&mut self, token: u32) {
-        self.tokens[self.count % (MAX_SHORT_BYTES + 1)] = token as i32;
-        self.count += 1;
+    fn range(&self) -> Range<usize> {
+        self.first as usize..(self.first + self.count) as usize
     }
+}
+
+/// The key of a part that is not short. Neither pieces nor short parts have it.
+const LONG_PART: u128 = LONG_KEY - 1;
+
+/// A part of a pending piece between two positions that no token crosses: cached, or an index in [`Queue::merged`].
+#[derive(Clone, Copy)]
+enum Part {
+    Cached(Tokens),
+    Merged(u32),
+}
+
+/// A pending piece that consists of several parts, or of one that is not short.
+#[derive(Clone, Copy)]
+struct Composite {
+    /// Its index among the pending pieces.
+    index: u32,
+    /// The number of its parts in [`Queue::parts`].
+    parts: u32,
+    hash: u64,
 }
 
 /// Pieces that wait for their lookup, and working memory.
@@ -88,12 +116,15 @@ pub struct Queue {
     /// The pending pieces that are not cached.
     missing: Box<[u32; MAX_PENDING]>,
     merged: Vec<Merged>,
+    merged_tokens: Vec<i32>,
     /// For some bits of a hash: the last one in `merged` that has them. Others may have had them before, also in earlier calls.
     recent: Box<[u32; RECENT]>,
-    /// Pending pieces that are equal to one of `merged`, and its index there.
-    repeated: Vec<(u32, u32)>,
-    /// Indices in `merged` of pieces that are not in the vocabulary.
-    unmerged: Vec<usize>,
+    /// Pending pieces that are one of `merged`, and its index there.
+    simple: Vec<(u32, u32)>,
+    composites: Vec<Composite>,
+    parts: Vec<Part>,
+    /// Indices in `merged` of those that are not in the vocabulary: short ones, and longer ones that are merged in groups.
+    unmerged: [Vec<u32>; 2],
     group: Group,
     /// The tokens of longer pieces.
     long: Vec<i32>,
@@ -115,10 +146,13 @@ impl Queue {
             pending: memory::with_capacity(MAX_PENDING)?,
             tokens: memory::array(Tokens::NONE)?,
             missing: memory::array(0)?,
-            merged: memory::with_capacity(MAX_PENDING)?,
+            merged: Vec::new(),
+            merged_tokens: Vec::new(),
             recent: memory::array(0)?,
-            repeated: memory::with_capacity(MAX_PENDING)?,
-            unmerged: memory::with_capacity(MAX_PENDING)?,
+            simple: memory::with_capacity(MAX_PENDING)?,
+            composites: memory::with_capacity(MAX_PENDING)?,
+            parts: Vec::new(),
+            unmerged: [Vec::new(), Vec::new()],
             group: Group::new()?,
             long: Vec::new(),
         })
@@ -406,7 +440,7 @@ impl ByteBpe {
         Ok(queue.tokens[..queue.pending.len()].iter().map(|tokens| tokens.count()).sum())
     }
 
-    /// Computes the tokens of the pending pieces that are not cached, and caches those of short ones.
+    /// Computes and caches the tokens of the pending pieces that are not cached.
     #[inline(never)]
     fn find_missing(
         &self,
@@ -415,82 +449,185 @@ impl ByteBpe {
         missing: usize,
         words: &mut WordCache,
     ) -> Result<(), OutOfMemory> {
-        queue.merged.clear();
-        queue.repeated.clear();
-        queue.long.clear();
-        if queue.long.capacity() > MAX_LONG_TOKENS {
-            queue.long = Vec::new();
-        }
-        for index in &queue.missing[..missing] {
-            let index = *index as usize;
+        queue.clear_missing();
+        for position in 0..missing {
+            let index = queue.missing[position] as usize;
             let pending = queue.pending[index];
             if pending.key == LONG_KEY {
                 let (piece, start) = (queue.piece(text, pending), queue.long.len());
                 memory::reserve(&mut queue.long, piece.len())?;
-                words.long(piece, &mut queue.long, |tokens| self.piece(piece, tokens))?;
-                queue.tokens[index] = Tokens::new(&queue.long[start..], start);
-            } else {
-                // A new word often occurs again soon.
-                let recent = &mut queue.recent[(pending.hash >> 32) as usize % RECENT];
-                match queue.merged.get(*recent as usize) {
-                    Some(merged) if queue.pending[merged.index].key == pending.key => {
-                        queue.repeated.push((index as u32, *recent));
-                    }
-                    _ => {
-                        *recent = queue.merged.len() as u32;
-                        queue.merged.push(Merged { index, count: 0, tokens: [0; MAX_SHORT_BYTES + 1] });
-                    }
+                match words.find_long(piece, &mut queue.long) {
+                    Ok(()) => queue.tokens[index] = Tokens::new(&queue.long[start..], start),
+                    Err(hash) => self.add_parts(text, queue, words, index, hash)?,
                 }
+            } else {
+                let Pending { key, hash, start, end, .. } = pending;
+                let merged = queue.add_merged(key, hash, start..end)?;
+                queue.simple.push((index as u32, merged));
             }
         }
-        self.merge_pending(text, queue)?;
-        for merged in &queue.merged {
-            let Pending { key, hash, .. } = queue.pending[merged.index];
-            queue.tokens[merged.index] = words.insert(key, hash, &merged.tokens[..merged.count])?;
+        self.merge_missing(text, queue)?;
+        queue.insert_missing(text, words)
+    }
+
+    /// Adds the parts of a longer piece that is not cached.
+    fn add_parts(
+        &self,
+        text: &[u8],
+        queue: &mut Queue,
+        words: &WordCache,
+        index: usize,
+        hash: u64,
+    ) -> Result<(), OutOfMemory> {
+        let pending = queue.pending[index];
+        let piece = queue.piece(text, pending);
+        let (mut start, before) = (0, queue.parts.len());
+        while start < piece.len() {
+            let next = self.boundaries.as_ref().and_then(|boundaries| boundaries.next(piece, start));
+            let end = next.unwrap_or(piece.len());
+            let range = pending.start + start as u32..pending.start + end as u32;
+            let part = if end - start > MAX_SHORT_BYTES {
+                let key = if end - start == piece.len() { LONG_KEY } else { LONG_PART };
+                Part::Merged(queue.push_merged(key, 0, range)?)
+            } else {
+                let origin = queue.origin + pending.start as usize;
+                let key = word_cache::any_key(text, origin + start, origin + end) | PART;
+                let hash = word_cache::mix(key);
+                match words.find(key, hash) {
+                    (true, tokens) => Part::Cached(tokens),
+                    (false, _) => Part::Merged(queue.add_merged(key, hash, range)?),
+                }
+            };
+            memory::reserve(&mut queue.parts, 1)?;
+            queue.parts.push(part);
+            start = end;
         }
-        for &(index, merged) in &queue.repeated {
-            queue.tokens[index as usize] = queue.tokens[queue.merged[merged as usize].index];
-        }
+        let parts = (queue.parts.len() - before) as u32;
+        queue.composites.push(Composite { index: index as u32, parts, hash });
         Ok(())
     }
 
-    /// Computes the tokens of the short pieces that are not cached.
-    fn merge_pending(&self, text: &[u8], queue: &mut Queue) -> Result<(), OutOfMemory> {
-        let Queue { pending, origin, merged, unmerged, group, .. } = queue;
-        let bytes_of = |merged: &Merged| {
-            let Pending { start, end, .. } = pending[merged.index];
-            &text[*origin + start as usize..*origin + end as usize]
-        };
-        unmerged.clear();
+    /// Computes the tokens of the bytes that are not cached.
+    fn merge_missing(&self, text: &[u8], queue: &mut Queue) -> Result<(), OutOfMemory> {
+        let Queue { origin, merged, merged_tokens, unmerged, group, .. } = queue;
+        let bytes_of =
+            |merged: &Merged| &text[*origin + merged.start as usize..*origin + merged.end as usize];
+        for unmerged in &mut *unmerged {
+            unmerged.clear();
+            memory::reserve(unmerged, merged.len())?;
+        }
         for (index, merged) in merged.iter_mut().enumerate() {
-            let overflowed = self.short_words.overflowed(pending[merged.index].hash);
-            match if overflowed { self.vocabulary.find(bytes_of(merged)) } else { None } {
-                Some(id) => merged.push(id),
-                None => unmerged.push(index),
+            let bytes = bytes_of(merged);
+            // A part that is not the whole piece is no piece, so it does not become a token of the vocabulary.
+            let may_be_word =
+                merged.key == LONG_KEY || merged.key & PART == 0 && self.short_words.overflowed(merged.hash);
+            let word = if may_be_word { self.vocabulary.find(bytes) } else { None };
+            let is_grouped = self.last_bytes.is_none() && bytes.len() <= merge_group::MAX_BYTES;
+            if word.is_none() && is_grouped {
+                unmerged[usize::from(bytes.len() >= merge_group::HALF)].push(index as u32);
+                continue;
             }
-        }
-        if self.last_bytes.is_some() {
-            // Pieces with a marked last byte are merged one by one.
-            for &index in &*unmerged {
-                let mut tokens = memory::with_capacity(MAX_SHORT_BYTES)?;
-                self.merge(bytes_of(&merged[index]), &mut tokens)?;
-                tokens.iter().for_each(|token| merged[index].push(*token));
+            merged.first = merged_tokens.len() as u32;
+            memory::reserve(merged_tokens, bytes.len())?;
+            match word {
+                Some(id) => merged_tokens.push(id as i32),
+                None => {
+                    let mut tokens = memory::with_capacity(bytes.len())?;
+                    self.merge(bytes, &mut tokens)?;
+                    merged_tokens.extend(tokens.iter().map(|token| *token as i32));
+                }
             }
-            return Ok(());
+            merged.count = merged_tokens.len() as u32 - merged.first;
         }
-        for indices in unmerged.chunks(merge_group::MAX_PIECES) {
+        for indices in unmerged.iter().flat_map(|indices| indices.chunks(merge_group::MAX_PIECES)) {
             let mut bytes: [&[u8]; merge_group::MAX_PIECES] = [&[]; merge_group::MAX_PIECES];
             for (bytes, index) in bytes.iter_mut().zip(indices) {
-                *bytes = bytes_of(&merged[*index]);
+                *bytes = bytes_of(&merged[*index as usize]);
             }
-            let pieces = bytes[..indices.len()].iter().copied();
-            self.merges.merge_group(group, pieces, |piece, token| merged[indices[piece]].push(token));
+            let (mut first, mut counts) = (merged_tokens.len() as u32, [0; merge_group::MAX_PIECES]);
+            self.merges.merge_group(group, &bytes[..indices.len()], merged_tokens, &mut counts)?;
+            for (index, count) in indices.iter().zip(counts) {
+                let merged = &mut merged[*index as usize];
+                (merged.first, merged.count) = (first, count);
+                first += count;
+            }
         }
         Ok(())
     }
 }
 
 impl Queue {
+    /// Forgets the pieces that were not cached.
+    fn clear_missing(&mut self) {
+        self.merged.clear();
+        self.merged_tokens.clear();
+        self.simple.clear();
+        self.composites.clear();
+        self.parts.clear();
+        self.long.clear();
+        if self.long.capacity() > MAX_LONG_TOKENS {
+            self.long = Vec::new();
+        }
+    }
+
+    /// Adds bytes that are not cached, unless they were added before: new words often occur again soon. Returns their index.
+    #[inline(always)]
+    fn add_merged(&mut self, key: u128, hash: u64, range: Range<u32>) -> Result<u32, OutOfMemory> {
+        let recent = (hash >> 32) as usize % RECENT;
+        let index = self.recent[recent];
+        match self.merged.get(index as usize) {
+            Some(merged) if merged.key == key => Ok(index),
+            _ => {
+                let index = self.push_merged(key, hash, range)?;
+                self.recent[recent] = index;
+                Ok(index)
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn push_merged(&mut self, key: u128, hash: u64, range: Range<u32>) -> Result<u32, OutOfMemory> {
+        memory::reserve(&mut self.merged, 1)?;
+        self.merged.push(Merged {
+            key,
+            hash,
+            start: range.start,
+            end: range.end,
+            first: 0,
+            count: 0,
+            tokens: Tokens::NONE,
+        });
+        Ok(self.merged.len() as u32 - 1)
+    }
+
+    /// Caches the tokens of the pieces and parts that were not cached.
+    fn insert_missing(&mut self, text: &[u8], words: &mut WordCache) -> Result<(), OutOfMemory> {
+        let Queue { pending, origin, tokens, merged, merged_tokens, long, .. } = self;
+        for merged in merged.iter_mut().filter(|merged| merged.key < LONG_PART) {
+            merged.tokens = words.insert(merged.key, merged.hash, &merged_tokens[merged.range()])?;
+        }
+        for &(index, position) in &self.simple {
+            tokens[index as usize] = merged[position as usize].tokens;
+        }
+        let mut parts = self.parts.iter();
+        for composite in &self.composites {
+            let (Pending { start, end, .. }, first) = (pending[composite.index as usize], long.len());
+            let piece = &text[*origin + start as usize..*origin + end as usize];
+            memory::reserve(long, piece.len() + SLACK)?;
+            for part in parts.by_ref().take(composite.parts as usize) {
+                match part {
+                    Part::Cached(tokens) => words.append(*tokens, long),
+                    Part::Merged(index) => {
+                        long.extend_from_slice(&merged_tokens[merged[*index as usize].range()]);
+                    }
+                }
+            }
+            words.insert_long(piece, composite.hash, &long[first..])?;
+            tokens[composite.index as usize] = Tokens::new(&long[first..], first);
+        }
+        Ok(())
+    }
+
     /// Appends the ids of vocabulary words and the tokens of pending pieces in order, `count` in total.
     #[inline(never)]
     fn append_tokens(&self, count: usize, words: &WordCache, ids: &mut Vec<i32>) {
@@ -529,7 +666,7 @@ fn copy_groups(to: &mut [i32], from: &[i32], count: usize) {
     }
 }
 
-const _: () = assert!(MAX_SHORT_BYTES <= merge_group::MAX_BYTES && GROUP <= SLACK);
+const _: () = assert!(MAX_SHORT_BYTES < merge_group::HALF && GROUP <= SLACK);
 
 #[cfg(test)]
 mod tests {

@@ -27,18 +27,51 @@ pub struct Merges {
     same_from: u32,
 }
 
-/// A pair of single bytes: the rank of its merge, and of merges that may consume one of the bytes first.
+/// A pair of single bytes in one word: the rank of its merge, and half the ranks of merges that may consume one of the bytes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct BytePair {
-    pub(super) rank: u32,
-    /// The lowest rank of a merge of any token that ends with the first byte and the second byte alone.
-    pub(super) rival_left: u32,
-    /// The lowest rank of a merge of the first byte alone and any token that begins with the second byte.
-    pub(super) rival_right: u32,
-}
+pub(super) struct BytePair(u64);
 
-pub(super) const NO_BYTE_PAIR: BytePair =
-    BytePair { rank: NO_RANK, rival_left: NO_RANK, rival_right: NO_RANK };
+pub(super) const NO_BYTE_PAIR: BytePair = BytePair::new(NO_RANK, NO_RANK, NO_RANK);
+
+impl BytePair {
+    /// Bits of half a rank.
+    const HALF_BITS: u32 = RANK_BITS - 1;
+
+    const fn new(rank: u32, rival_left: u32, rival_right: u32) -> BytePair {
+        let halves = ((rival_left >> 1) as u64) << Self::HALF_BITS | (rival_right >> 1) as u64;
+        BytePair((rank as u64) << (2 * Self::HALF_BITS) | halves)
+    }
+
+    #[inline(always)]
+    pub(super) fn rank(self) -> u32 {
+        (self.0 >> (2 * Self::HALF_BITS)) as u32
+    }
+
+    /// Half the lowest rank of a merge of any token that ends with the first byte and the second byte alone.
+    #[inline(always)]
+    pub(super) fn rival_left(self) -> u32 {
+        (self.0 >> Self::HALF_BITS) as u32 & ((1 << Self::HALF_BITS) - 1)
+    }
+
+    /// Half the lowest rank of a merge of the first byte alone and any token that begins with the second byte.
+    #[inline(always)]
+    pub(super) fn rival_right(self) -> u32 {
+        self.0 as u32 & ((1 << Self::HALF_BITS) - 1)
+    }
+
+    /// Whether no rival ranks before the merge. `before` is the [`BytePair::rival_left`] of the pair before, `after` the pair after.
+    #[inline(always)]
+    pub(super) fn is_independent(self, before: u32, after: BytePair) -> bool {
+        // If the half of a rank is less, the rank is.
+        let half = self.rank() >> 1;
+        (half < before) & (half < after.rival_right())
+    }
+
+    /// The same pair with other rivals.
+    fn with_rivals(self, [left, right]: [u32; 2]) -> BytePair {
+        BytePair::new(self.rank(), left, right)
+    }
+}
 
 /// A BPE merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,9 +136,7 @@ impl Merges {
 
     /// Computes the rivals of all byte pairs from the pairs in rank order, with internal ids.
     fn compute_rivals(&mut self, pairs: &[Pair]) {
-        for byte_pair in &mut self.byte_pairs {
-            (byte_pair.rival_left, byte_pair.rival_right) = (NO_RANK, NO_RANK);
-        }
+        let mut rivals = vec![[NO_RANK; 2]; BYTES * BYTES];
         // Each side of a merge is shorter than its result, so this ends at a byte.
         let end = |mut internal: u32, side: fn(&Pair) -> u32| {
             while let Some(rank) = (internal as usize).checked_sub(BYTES) {
@@ -115,32 +146,19 @@ impl Merges {
         };
         for &Pair { left, right, rank } in pairs {
             if right < BYTES as u32 {
-                let byte_pair = &mut self.byte_pairs[end(left, |pair| pair.right) << 8 | right as usize];
-                byte_pair.rival_left = byte_pair.rival_left.min(rank);
+                let [first, _] = &mut rivals[end(left, |pair| pair.right) << 8 | right as usize];
+                *first = rank.min(*first);
             }
             if left < BYTES as u32 {
-                let byte_pair = &mut self.byte_pairs[(left as usize) << 8 | end(right, |pair| pair.left)];
-                byte_pair.rival_right = byte_pair.rival_right.min(rank);
+                let [_, second] = &mut rivals[(left as usize) << 8 | end(right, |pair| pair.left)];
+                *second = rank.min(*second);
             }
             for side in [left, right] {
-                self.keep_in_order(side, rank, pairs);
+                keep_in_order(side, rank, pairs, &mut rivals);
             }
         }
-    }
-
-    /// A merge that ranks before the pair of bytes that produces its side precedes others as soon as that side exists. Such a pair may
-    /// not be merged up front: all pairs of bytes next to it become rivals. Trained vocabularies have no such merge.
-    fn keep_in_order(&mut self, side: u32, rank: u32, pairs: &[Pair]) {
-        let Some(produced) = (side as usize).checked_sub(BYTES).filter(|produced| *produced > rank as usize)
-        else {
-            return;
-        };
-        let Pair { left, right, .. } = pairs[produced];
-        if left < BYTES as u32 && right < BYTES as u32 {
-            for byte in 0..BYTES {
-                self.byte_pairs[byte << 8 | left as usize].rival_left = 0;
-                self.byte_pairs[(right as usize) << 8 | byte].rival_right = 0;
-            }
+        for (byte_pair, rivals) in self.byte_pairs.iter_mut().zip(rivals) {
+            *byte_pair = byte_pair.with_rivals(rivals);
         }
     }
 
@@ -156,7 +174,7 @@ impl Merges {
         let of_bytes = |index: usize| {
             let rank = merges.rank(bytes[index >> 8], bytes[index & 255]);
             // Without internal ids the rivals are unknown: rank 0 assumes that there always is one.
-            BytePair { rank, rival_left: 0, rival_right: 0 }
+            BytePair::new(rank, 0, 0)
         };
         merges.byte_pairs = (0..1 << 16).map(of_bytes).collect();
         merges
@@ -183,6 +201,12 @@ impl Merges {
     #[inline]
     pub fn token(&self, rank: u32) -> u32 {
         if self.tokens.is_empty() { BYTES as u32 + rank } else { self.tokens[rank as usize] }
+    }
+
+    /// The internal id of the token that the merge of this rank produces.
+    #[inline(always)]
+    pub(super) fn internal(rank: u32) -> u32 {
+        BYTES as u32 + rank
     }
 
     /// The token id of an internal id.
@@ -281,9 +305,9 @@ impl Merges {
         for (position, byte) in piece.iter().enumerate() {
             let after = byte_pair(position + 1);
             ids[position] = self.bytes[usize::from(*byte)];
-            ranks[position] = rank_and_position(own.rank, position);
-            independent |= u64::from((own.rank < before) & (own.rank < after.rival_right)) << position;
-            (before, own) = (own.rival_left, after);
+            ranks[position] = rank_and_position(own.rank(), position);
+            independent |= u64::from(own.is_independent(before, after)) << position;
+            (before, own) = (own.rival_left(), after);
         }
         let mut rest = independent;
         while rest != 0 {
@@ -412,6 +436,22 @@ impl Merges {
             position = after;
         }
         Ok(last)
+    }
+}
+
+/// A merge that ranks before the pair of bytes that produces its side precedes others as soon as that side exists. Such a pair may
+/// not be merged up front: all pairs of bytes next to it become rivals. Trained vocabularies have no such merge.
+fn keep_in_order(side: u32, rank: u32, pairs: &[Pair], rivals: &mut [[u32; 2]]) {
+    let Some(produced) = (side as usize).checked_sub(BYTES).filter(|produced| *produced > rank as usize)
+    else {
+        return;
+    };
+    let Pair { left, right, .. } = pairs[produced];
+    if left < BYTES as u32 && right < BYTES as u32 {
+        for byte in 0..BYTES {
+            rivals[byte << 8 | left as usize][0] = 0;
+            rivals[(right as usize) << 8 | byte][1] = 0;
+        }
     }
 }
 

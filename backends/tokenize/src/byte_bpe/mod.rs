@@ -1,5 +1,6 @@
 //! Native byte-level BPE: hand-written pretokenizers, a word cache, and merges in O(n log n) on a perfect-hash map of ranks.
 
+mod boundaries;
 mod lookup;
 pub mod merge;
 mod merge_group;
@@ -12,6 +13,7 @@ use lz_core::{KernelError, Reason, ReasonCode};
 use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
+use self::boundaries::Boundaries;
 use self::lookup::{MAX_RANGE, Pieces, Queue};
 use self::merge::{MAX_PAIRS, Merges, Pair};
 use self::short_words::ShortWords;
@@ -37,6 +39,8 @@ pub struct ByteBpe {
     vocabulary: Vocabulary,
     /// The words of `vocabulary` that pieces can be, for pieces that are not cached.
     short_words: ShortWords,
+    /// The positions of a piece that no token crosses, unless tokens that end a piece are marked.
+    boundaries: Option<Boundaries>,
     /// The decoded bytes of each id, of the model and of added tokens.
     decoded: Vocabulary,
     /// Sorted ids of special tokens.
@@ -132,6 +136,7 @@ impl ByteBpe {
             None => merges.reduced_to(&pairs.into_iter().flatten().collect::<Vec<_>>()),
             Some(_) => merges,
         };
+        let boundaries = last_bytes.is_none().then(|| Boundaries::new(&tokens));
         let decoded = decoded_of(&definition);
         let mut special: Vec<u32> =
             definition.added.iter().filter(|added| added.special).map(|added| added.id).collect();
@@ -144,6 +149,7 @@ impl ByteBpe {
             last_bytes,
             vocabulary,
             short_words,
+            boundaries,
             decoded,
             special,
             cache_pool: Mutex::default(),

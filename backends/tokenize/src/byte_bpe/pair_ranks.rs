@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use rustc_hash::FxHashMap;
 
 use super::merge::{Pair, RANK_BITS};
+use crate::vocabulary::ID_BITS;
 
 /// Perfect-hash map from a pair to its rank. Each group of pairs has a displacement that maps its pairs to free slots.
 ///
@@ -34,6 +35,9 @@ const IN_OVERFLOW: u32 = u32::MAX;
 
 /// The rank of a pair that is not in the map: greater than every rank.
 pub const NO_RANK: u32 = (1 << RANK_BITS) - 1;
+
+/// A symbol that no merge has, for [`PairRanks::probe`].
+pub const NO_SYMBOL: u32 = (1 << ID_BITS) - 1;
 
 const EMPTY: u64 = u64::MAX;
 /// The displacement that marks a group as kept in the overflow map.
@@ -155,11 +159,12 @@ impl PairRanks {
         self.probed_rank(Probe(slot), left, right)
     }
 
-    /// Starts a lookup: loads the slot of a pair into the cache.
+    /// Starts a lookup: loads the slot of a pair into the cache. All pairs with [`NO_SYMBOL`] share one slot, to save cache misses.
     #[inline(always)]
     pub fn probe(&self, left: u32, right: u32) -> Probe {
-        let (slot, displacement) = self.slot(super::merge::key(left, right));
-        super::word_cache::prefetch(&self.slots[slot]);
+        let is_absent = (left == NO_SYMBOL) | (right == NO_SYMBOL);
+        let (slot, displacement) = self.slot(if is_absent { 0 } else { super::merge::key(left, right) });
+        crate::memory::prefetch(&self.slots[slot]);
         Probe(if displacement == OVERFLOWED { IN_OVERFLOW } else { slot as u32 })
     }
 

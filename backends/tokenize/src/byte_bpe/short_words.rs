@@ -68,7 +68,7 @@ impl ShortWords {
     /// Loads the bucket of a word into the cache.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
-        super::word_cache::prefetch(self.bucket(hash));
+        crate::memory::prefetch(self.bucket(hash));
     }
 
     /// Whether the table has a word, by its key and hash, and its id. One probe without a branch.

@@ -100,20 +100,14 @@ impl WordCache {
         if !found {
             return self.compute_short(key, hash, out, compute);
         }
-        if tokens.are_inline() {
-            // Copies the whole slot and truncates: no branch on the number of tokens.
-            out.extend_from_slice(&tokens.tokens);
-            out.truncate(out.len() - (INLINE_TOKENS - tokens.count()));
-        } else {
-            out.extend(self.spilled[tokens.elsewhere()].iter().map(|token| *token as i32));
-        }
+        self.append(tokens, out);
         Ok(())
     }
 
     /// Loads the set of a word into the cache.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
-        prefetch(&self.sets[set_index(hash)]);
+        memory::prefetch(&self.sets[set_index(hash)]);
     }
 
     /// Whether a word is cached, and its tokens, without a branch. The tokens are valid until [`WordCache::limit`].
@@ -129,6 +123,18 @@ impl WordCache {
     pub fn write_spilled(&self, tokens: Tokens, out: &mut [i32]) {
         for (to, token) in out.iter_mut().zip(&self.spilled[tokens.elsewhere()]) {
             *to = *token as i32;
+        }
+    }
+
+    /// Appends the tokens of a short word.
+    #[inline(always)]
+    pub fn append(&self, tokens: Tokens, out: &mut Vec<i32>) {
+        if tokens.are_inline() {
+            // Copies the whole slot and truncates: no branch on the number of tokens.
+            out.extend_from_slice(&tokens.tokens);
+            out.truncate(out.len() - (INLINE_TOKENS - tokens.count()));
+        } else {
+            out.extend(self.spilled[tokens.elsewhere()].iter().map(|token| *token as i32));
         }
     }
 
@@ -172,6 +178,39 @@ impl WordCache {
         Ok(inserted)
     }
 
+    /// Appends the tokens of a longer word, if it is cached. Returns its hash otherwise, for [`WordCache::insert_long`].
+    pub fn find_long(&self, word: &[u8], out: &mut Vec<i32>) -> Result<(), u64> {
+        let hash = hash(word);
+        let slot = self.long[(hash >> (64 - LONG_SLOT_BITS)) as usize];
+        let bytes = slot.bytes as usize..(slot.bytes + slot.length) as usize;
+        if slot.hash != hash || &self.words[bytes] != word {
+            return Err(hash);
+        }
+        let tokens = &self.spilled[slot.tokens as usize..(slot.tokens + slot.count) as usize];
+        out.extend(tokens.iter().map(|token| *token as i32));
+        Ok(())
+    }
+
+    /// Caches the tokens of a longer word, unless it is too long. The caller calls [`WordCache::limit`].
+    pub fn insert_long(&mut self, word: &[u8], hash: u64, tokens: &[i32]) -> Result<(), OutOfMemory> {
+        if word.len() > MAX_LONG_BYTES {
+            return Ok(());
+        }
+        memory::reserve(&mut self.words, word.len())?;
+        memory::reserve(&mut self.spilled, tokens.len())?;
+        let slot = LongSlot {
+            hash,
+            bytes: self.words.len() as u32,
+            length: word.len() as u32,
+            tokens: self.spilled.len() as u32,
+            count: tokens.len() as u32,
+        };
+        self.words.extend_from_slice(word);
+        self.spilled.extend(tokens.iter().map(|token| *token as u32));
+        self.long[(hash >> (64 - LONG_SLOT_BITS)) as usize] = slot;
+        Ok(())
+    }
+
     /// Appends the tokens of a longer word; calls `compute` on a cache miss. The caller calls [`WordCache::limit`].
     pub fn long(
         &mut self,
@@ -179,27 +218,11 @@ impl WordCache {
         out: &mut Vec<i32>,
         compute: impl FnOnce(&mut Vec<u32>) -> Result<(), OutOfMemory>,
     ) -> Result<(), OutOfMemory> {
-        if word.len() > MAX_LONG_BYTES {
-            let (start, _) = self.compute_spilled(word.len(), out, compute)?;
-            self.spilled.truncate(start);
-            return Ok(());
-        }
-        let hash = hash(word);
-        let position = (hash >> (64 - LONG_SLOT_BITS)) as usize;
-        let slot = self.long[position];
-        let bytes = slot.bytes as usize..(slot.bytes + slot.length) as usize;
-        if slot.hash == hash && &self.words[bytes] == word {
-            let tokens = &self.spilled[slot.tokens as usize..(slot.tokens + slot.count) as usize];
-            out.extend(tokens.iter().map(|token| *token as i32));
-            return Ok(());
-        }
-        let (tokens, count) = self.compute_spilled(word.len(), out, compute)?;
-        memory::reserve(&mut self.words, word.len())?;
-        let bytes = self.words.len() as u32;
-        self.words.extend_from_slice(word);
-        let length = word.len() as u32;
-        self.long[position] = LongSlot { hash, bytes, length, tokens: tokens as u32, count: count as u32 };
-        Ok(())
+        let Err(hash) = self.find_long(word, out) else { return Ok(()) };
+        let (first, mut tokens) = (out.len(), memory::with_capacity(word.len())?);
+        compute(&mut tokens)?;
+        out.extend(tokens.iter().map(|token| *token as i32));
+        self.insert_long(word, hash, &out[first..])
     }
 
     /// Clears the cache if it has too many spilled tokens or bytes.
@@ -291,24 +314,8 @@ pub fn mix_avx512(keys: std::arch::x86_64::__m512i) -> std::arch::x86_64::__m512
     _mm512_add_epi64(products, _mm512_permutex_epi64::<0b10_11_00_01>(products))
 }
 
-/// Loads the cache line of a value.
-#[inline(always)]
-pub fn prefetch<T>(value: &T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: SSE is part of every x86-64, and prefetching a valid address has no effect but on the cache.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast());
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above; the intrinsic is not stable, the instruction in assembly is.
-    unsafe {
-        let at = std::ptr::from_ref(value);
-        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(readonly, nostack, preserves_flags));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = value;
-}
+/// Added to the key of a part of a word, whose tokens can differ from those of an equal word. No other key has this bit but [`LONG_KEY`].
+pub const PART: u128 = 1 << 124;
 
 /// The key of a word of more than [`MAX_SHORT_BYTES`] bytes. No shorter word has it: the top byte of a key is the length.
 pub const LONG_KEY: u128 = u128::MAX;
