@@ -72,6 +72,9 @@ impl Merged {
     }
 }
 
+/// Longer pieces are merged as a whole, so that the memory for parts is bounded.
+const MAX_CUT_BYTES: usize = 1 << 14;
+
 /// The key of a part that is not short. Neither pieces nor short parts have it.
 const LONG_PART: u128 = LONG_KEY - 1;
 
@@ -483,7 +486,8 @@ impl ByteBpe {
         let piece = queue.piece(text, pending);
         let (mut start, before) = (0, queue.parts.len());
         while start < piece.len() {
-            let next = self.boundaries.as_ref().and_then(|boundaries| boundaries.next(piece, start));
+            let boundaries = self.boundaries.as_ref().filter(|_| piece.len() <= MAX_CUT_BYTES);
+            let next = boundaries.and_then(|boundaries| boundaries.next(piece, start));
             let end = next.unwrap_or(piece.len());
             let range = pending.start + start as u32..pending.start + end as u32;
             let part = if end - start > MAX_SHORT_BYTES {
