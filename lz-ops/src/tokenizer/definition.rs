@@ -1,11 +1,20 @@
-//! The only file that uses the `tokenizers` crate. It must not depend on tensors.
+//! With `direct`, the only file that uses the `tokenizers` crate. It must not depend on tensors.
 
-use super::{Token, TokenizerError, catch_panic};
+use super::json::Json;
+use super::{Token, TokenizerError, catch_panic, direct};
 
 /// A parsed `tokenizer.json`.
 pub struct Definition(tokenizers::Tokenizer);
 
 impl Definition {
+    /// From a parsed definition of the common form, without truncation and padding; `None` if the text must be parsed instead, which
+    /// also returns the errors.
+    pub fn build(tree: &Json<'_>, split_special_tokens: bool) -> Option<Definition> {
+        let mut tokenizer = catch_panic(|| direct::build(tree)).ok()??;
+        tokenizer.set_encode_special_tokens(split_special_tokens);
+        Some(Definition(tokenizer))
+    }
+
     /// Parses a `tokenizer.json` without truncation and padding.
     pub fn parse(json: &[u8], split_special_tokens: bool) -> Result<Definition, TokenizerError> {
         catching_panics(|| {

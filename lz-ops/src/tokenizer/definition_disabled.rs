@@ -1,11 +1,17 @@
 //! Replaces `definition.rs` in builds without the feature `tokenizers`: parsing always fails.
 
+use super::json::Json;
 use super::{Token, TokenizerError};
 
 /// Uninhabited.
 pub enum Definition {}
 
 impl Definition {
+    /// Always `None`.
+    pub fn build(_tree: &Json<'_>, _split_special_tokens: bool) -> Option<Definition> {
+        None
+    }
+
     /// Always fails with [`TokenizerError::NotBuilt`].
     pub fn parse(_json: &[u8], _split_special_tokens: bool) -> Result<Definition, TokenizerError> {
         Err(TokenizerError::NotBuilt)

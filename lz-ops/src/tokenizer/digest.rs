@@ -2,7 +2,6 @@
 //! ignored, never applied).
 
 use std::borrow::Cow;
-use std::io::Write as _;
 
 use sha2::{Digest, Sha256};
 
@@ -18,7 +17,7 @@ pub fn of(definition: &Json<'_>) -> [u8; 32] {
         Json::Object(parts) => {
             let mut parts = in_order(parts);
             // A null part is equivalent to a missing one.
-            parts.retain(|(_, key, value)| !WITHOUT_EFFECT.contains(key) && !value.is_null());
+            parts.retain(|(key, value)| !WITHOUT_EFFECT.contains(&key.as_ref()) && !value.is_null());
             text.object(&parts);
         }
         other => text.value(other),
@@ -30,26 +29,44 @@ pub fn of(definition: &Json<'_>) -> [u8; 32] {
 /// Bytes that are buffered before hashing.
 const FLUSH: usize = 1 << 16;
 
-/// An entry of an object: the first bytes of its key, which decide most comparisons, its key and its value.
-type Entry<'j, 'a> = (u64, &'j str, &'j Json<'a>);
+/// The key and the value of an entry of an object.
+type Entry<'j, 'a> = &'j (Cow<'a, str>, Json<'a>);
+
+/// The first bytes of a key as a number in the order of keys. They decide most comparisons.
+fn first_bytes(key: &str) -> u64 {
+    match key.as_bytes().first_chunk() {
+        Some(first) => u64::from_be_bytes(*first),
+        None => {
+            let missing = 8 * (8 - key.len() as u32);
+            let first = key.bytes().fold(0, |first, byte| first << 8 | u64::from(byte));
+            first.checked_shl(missing).unwrap_or(0)
+        }
+    }
+}
 
 /// The entries of an object by key, without those that a later entry of the same key replaces.
 fn in_order<'j, 'a>(entries: &'j [(Cow<'a, str>, Json<'a>)]) -> Vec<Entry<'j, 'a>> {
-    let entry = |(key, value): &'j (Cow<'a, str>, Json<'a>)| {
-        let mut first = [0; 8];
-        let bytes = &key.as_bytes()[..key.len().min(8)];
-        first[..bytes.len()].copy_from_slice(bytes);
-        (u64::from_be_bytes(first), key.as_ref(), value)
-    };
-    let mut entries: Vec<Entry<'j, 'a>> = entries.iter().map(entry).collect();
-    // Stable, so that the last of equal keys stays the last.
-    entries.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.cmp(b.1)));
-    let is_replaced = |at: usize| entries.get(at + 1).is_some_and(|next| next.1 == entries[at].1);
-    if (0..entries.len()).any(is_replaced) {
-        let kept = (0..entries.len()).filter(|at| !is_replaced(*at)).map(|at| entries[at]).collect();
-        return kept;
+    // Integers are sorted without branches: the first bytes of a key, then the position.
+    let with_position =
+        |(at, (key, _)): (usize, Entry<'j, 'a>)| u128::from(first_bytes(key)) << 64 | at as u128;
+    let mut order: Vec<u128> = entries.iter().enumerate().map(with_position).collect();
+    order.sort_unstable();
+    let entry = |packed: u128| &entries[packed as u64 as usize];
+    for equal in order.chunk_by_mut(|a, b| a >> 64 == b >> 64) {
+        if equal.len() > 1 {
+            equal.sort_unstable_by(|a, b| entry(*a).0.cmp(&entry(*b).0).then(a.cmp(b)));
+        }
     }
-    entries
+    let mut sorted: Vec<Entry<'j, 'a>> = order.into_iter().map(entry).collect();
+    // Of equal keys the last is valid.
+    sorted.dedup_by(|later, kept| {
+        let is_equal = later.0 == kept.0;
+        if is_equal {
+            *kept = *later;
+        }
+        is_equal
+    });
+    sorted
 }
 
 /// Hashes the canonical text while it is written, because definitions are large.
@@ -77,8 +94,8 @@ impl Canonical {
             Json::Bool(true) => self.bytes.extend_from_slice(b"true"),
             Json::Bool(false) => self.bytes.extend_from_slice(b"false"),
             Json::Number(number) => {
-                // Writing to memory cannot fail.
-                let written = write!(self.bytes, "{number}");
+                // Writing a number to memory cannot fail.
+                let written = serde_json::to_writer(&mut self.bytes, number);
                 debug_assert!(written.is_ok());
             }
         }
@@ -90,7 +107,7 @@ impl Canonical {
 
     fn object(&mut self, entries: &[Entry<'_, '_>]) {
         self.bytes.push(b'{');
-        for (position, (_, key, value)) in entries.iter().enumerate() {
+        for (position, (key, value)) in entries.iter().enumerate() {
             if position > 0 {
                 self.bytes.push(b',');
             }
@@ -101,8 +118,9 @@ impl Canonical {
         self.bytes.push(b'}');
     }
 
-    fn string(&mut self, text: &str) {
-        if text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
+    fn string(&mut self, text: &Cow<'_, str>) {
+        if let Cow::Borrowed(text) = text {
+            // It is in the parsed text without escapes, so it needs none.
             self.bytes.push(b'"');
             self.bytes.extend_from_slice(text.as_bytes());
             self.bytes.push(b'"');

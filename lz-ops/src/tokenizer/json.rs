@@ -7,10 +7,12 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::ser::{Serialize, Serializer};
 use serde_json::{Number, Value};
 
-/// A JSON value. An object has its keys in the order of the text; of equal keys the last is the valid one.
-#[derive(Debug, PartialEq)]
+/// A JSON value. An object has its keys in the order of the text; of equal keys the last is the valid one. A borrowed string is in the
+/// parsed text without escapes, so it has no character that needs one.
+#[derive(Debug, Clone, PartialEq)]
 pub enum Json<'a> {
     Null,
     Bool(bool),
@@ -26,13 +28,25 @@ static MISSING: Json<'static> = Json::Null;
 impl<'a> Json<'a> {
     /// Parses a text.
     pub fn parse(text: &'a [u8]) -> Result<Json<'a>, serde_json::Error> {
-        serde_json::from_slice(text)
+        match std::str::from_utf8(text) {
+            Ok(text) => serde_json::from_str(text),
+            // Returns the error and its location.
+            Err(_) => serde_json::from_slice(text),
+        }
     }
 
     /// The value of a key; null if it is missing or this is not an object.
     pub fn get(&self, key: &str) -> &Json<'a> {
         let entry = self.entries().iter().rfind(|(name, _)| name == key);
         entry.map_or(&MISSING, |(_, value)| value)
+    }
+
+    /// Replaces every value of a key by null.
+    pub fn set_null(&mut self, key: &str) {
+        let Json::Object(entries) = self else { return };
+        for (_, value) in entries.iter_mut().filter(|(name, _)| name == key) {
+            *value = Json::Null;
+        }
     }
 
     /// The entries of an object.
@@ -84,6 +98,20 @@ impl<'a> Json<'a> {
 impl fmt::Display for Json<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.outline(usize::MAX).fmt(f)
+    }
+}
+
+/// Keeps all of several equal keys.
+impl Serialize for Json<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Json::Null => serializer.serialize_unit(),
+            Json::Bool(value) => serializer.serialize_bool(*value),
+            Json::Number(number) => number.serialize(serializer),
+            Json::String(text) => serializer.serialize_str(text),
+            Json::Array(items) => serializer.collect_seq(items),
+            Json::Object(entries) => serializer.collect_map(entries.iter().map(|(key, value)| (key, value))),
+        }
     }
 }
 
@@ -152,6 +180,10 @@ impl<'a> Visitor<'a> for TreeVisitor {
     fn visit_seq<A: SeqAccess<'a>>(self, mut access: A) -> Result<Json<'a>, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = access.next_element()? {
+            if items.is_empty() {
+                // Most lists are the pairs of merges.
+                items.reserve_exact(2);
+            }
             items.push(item);
         }
         Ok(Json::Array(items))

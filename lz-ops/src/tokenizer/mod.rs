@@ -16,6 +16,8 @@ mod sentencepiece;
 mod definition;
 #[cfg(feature = "tokenizers")]
 mod definition;
+#[cfg(feature = "tokenizers")]
+mod direct;
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -31,7 +33,6 @@ use lz_core::{Handle, KernelError, Reason, ReasonCode};
 use lz_files::RegularFile;
 use model::Model;
 pub use panics::catch_panic;
-use serde_json::Value::Null;
 
 /// A tokenizer for `tokenize.encode` and `tokenize.decode`. Clones share their state.
 #[derive(Clone)]
@@ -205,7 +206,7 @@ impl Tokenizer {
 
     fn read(json: Cow<'_, [u8]>, settings: Settings) -> Result<Tokenizer, TokenizerError> {
         limits::check_size(json.len())?;
-        let tree = parse_tree(&json)?;
+        let mut tree = parse_tree(&json)?;
         limits::check(&tree)?;
         let dropout = tree.get("model").get("dropout");
         if let Json::Number(probability) = dropout
@@ -213,27 +214,23 @@ impl Tokenizer {
         {
             return Err(TokenizerError::Random { dropout: dropout.to_string() });
         }
-        if settings.are_removed(&tree)? {
-            // The JSON is parsed again later, also by other processes: it must not contain the ignored settings.
-            let mut value = tree.outline(usize::MAX);
-            for name in SETTINGS {
-                if let Some(stated) = value.get_mut(name) {
-                    *stated = Null;
-                }
-            }
-            return Tokenizer::read(Cow::Owned(value.to_string().into_bytes()), settings);
-        }
+        // The JSON is parsed again later, also by other processes: it must not contain the ignored settings.
+        let changed = match settings.are_removed(&mut tree)? {
+            true => Some(serde_json::to_vec(&tree).map_err(json_error)?),
+            false => None,
+        };
+        limits::check_size(changed.as_ref().map_or(0, Vec::len))?;
         let digest = digest::of(&tree);
         if let Some(same) = registry::find(digest_bits(&digest)).filter(|known| known.shared.digest == digest)
         {
             return Ok(same);
         }
         let outline = tree.outline(OUTLINE_ENTRIES);
-        let model = Model::parse(&tree, &json)?;
+        let model = Model::parse(&tree, changed.as_deref().unwrap_or(&json))?;
         drop(tree);
         let shared = Shared {
             model,
-            json: json.into_owned().into(),
+            json: changed.unwrap_or_else(|| json.into_owned()).into(),
             digest,
             outline,
             prepared: OnceLock::new(),
@@ -378,8 +375,9 @@ const SETTINGS: [&str; 2] = ["truncation", "padding"];
 const OUTLINE_ENTRIES: usize = 64;
 
 impl Settings {
-    /// Rejects the settings, or returns whether there are any to remove.
-    fn are_removed(self, definition: &Json<'_>) -> Result<bool, TokenizerError> {
+    /// Rejects the settings, or sets them to null and returns whether there were any.
+    fn are_removed(self, definition: &mut Json<'_>) -> Result<bool, TokenizerError> {
+        let mut removed = false;
         for name in SETTINGS {
             let stated = definition.get(name);
             match self {
@@ -387,10 +385,13 @@ impl Settings {
                 Settings::Rejected => {
                     return Err(TokenizerError::Setting { name, stated: stated.to_string() });
                 }
-                Settings::Ignored => return Ok(true),
+                Settings::Ignored => {
+                    definition.set_null(name);
+                    removed = true;
+                }
             }
         }
-        Ok(false)
+        Ok(removed)
     }
 }
 

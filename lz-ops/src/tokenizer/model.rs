@@ -28,11 +28,13 @@ impl Model {
     pub fn parse(tree: &Json<'_>, json: &[u8]) -> Result<Model, TokenizerError> {
         let model = tree.get("model");
         if model.get("type").as_str() != Some(SENTENCEPIECE) {
-            let definition = match without_split_key(tree)? {
-                Some(plain) => Definition::parse(plain.to_string().as_bytes(), true),
-                None => Definition::parse(json, false),
+            let splits = splits_special_tokens(tree)?;
+            let definition = match Definition::build(tree, splits) {
+                Some(definition) => definition,
+                None if splits => Definition::parse(without_split_key(tree).to_string().as_bytes(), true)?,
+                None => Definition::parse(json, false)?,
             };
-            return definition.map(Box::new).map(Model::HuggingFace);
+            return Ok(Model::HuggingFace(Box::new(definition)));
         }
         let unknown = tree.entries().iter().find(|(key, _)| *key != "model");
         let message = match (unknown, model.get("proto").as_str().map(|proto| BASE64.decode(proto))) {
@@ -91,19 +93,22 @@ impl Model {
     }
 }
 
-/// The definition without the key [`SPLIT_SPECIAL_TOKENS`], if it has it.
-fn without_split_key(tree: &Json<'_>) -> Result<Option<Value>, TokenizerError> {
+/// Whether the definition has the key [`SPLIT_SPECIAL_TOKENS`].
+fn splits_special_tokens(tree: &Json<'_>) -> Result<bool, TokenizerError> {
     match tree.get(SPLIT_SPECIAL_TOKENS) {
-        Json::Null if !tree.entries().iter().any(|(key, _)| *key == SPLIT_SPECIAL_TOKENS) => Ok(None),
-        Json::Bool(true) => {
-            let mut plain = tree.outline(usize::MAX);
-            plain.as_object_mut().map(|parts| parts.remove(SPLIT_SPECIAL_TOKENS));
-            Ok(Some(plain))
-        }
+        Json::Null if !tree.entries().iter().any(|(key, _)| *key == SPLIT_SPECIAL_TOKENS) => Ok(false),
+        Json::Bool(true) => Ok(true),
         other => Err(TokenizerError::Definition {
             message: format!("`{SPLIT_SPECIAL_TOKENS}` must be true or absent, found {other}"),
         }),
     }
+}
+
+/// The definition without the key [`SPLIT_SPECIAL_TOKENS`].
+fn without_split_key(tree: &Json<'_>) -> Value {
+    let mut plain = tree.outline(usize::MAX);
+    plain.as_object_mut().map(|parts| parts.remove(SPLIT_SPECIAL_TOKENS));
+    plain
 }
 
 /// The JSON of a definition with [`SPLIT_SPECIAL_TOKENS`] set; `None` if that changes nothing.
