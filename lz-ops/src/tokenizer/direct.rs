@@ -213,8 +213,8 @@ mod tests {
         };
         let mut definition = json!({"version": "1.0", "truncation": null, "padding": null,
             "added_tokens": [token(0, "a", false), token(90, "<s>", true), token(91, "</s>", true)],
-            "normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
-            "post_processor": null, "decoder": {"type": "ByteLevel"}, "model": model});
+            "normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "Whitespace"},
+            "post_processor": null, "decoder": {"type": "Fuse"}, "model": model});
         for (key, value) in parts.as_object().unwrap() {
             definition[key] = value.clone();
         }
