@@ -89,7 +89,7 @@ impl Canonical {
                 }
                 self.bytes.push(b']');
             }
-            Json::String(text) => self.string(text),
+            Json::String(text) => self.string(text, matches!(text, Cow::Borrowed(_))),
             Json::Null => self.bytes.extend_from_slice(b"null"),
             Json::Bool(true) => self.bytes.extend_from_slice(b"true"),
             Json::Bool(false) => self.bytes.extend_from_slice(b"false"),
@@ -111,16 +111,16 @@ impl Canonical {
             if position > 0 {
                 self.bytes.push(b',');
             }
-            self.string(key);
+            self.string(key, matches!(key, Cow::Borrowed(_)));
             self.bytes.push(b':');
             self.value(value);
         }
         self.bytes.push(b'}');
     }
 
-    fn string(&mut self, text: &Cow<'_, str>) {
-        if let Cow::Borrowed(text) = text {
-            // It is in the parsed text without escapes, so it needs none.
+    /// Appends a string. A borrowed one is in the parsed text without escapes, so it needs none.
+    fn string(&mut self, text: &str, is_borrowed: bool) {
+        if is_borrowed {
             self.bytes.push(b'"');
             self.bytes.extend_from_slice(text.as_bytes());
             self.bytes.push(b'"');
