@@ -83,7 +83,7 @@ pub fn values(subject: &dyn Subject, kernels: &[KernelEntry], supports: &Support
 }
 
 /// Checks one kernel against the reference; the error reports the first failing case. With `whole`, the run
-/// must also have full coverage, and the kernel must have run [`MIN_RUNS`] times and have produced nonzero results.
+/// must also have full coverage, and the kernel must have run eight times and have produced nonzero results.
 pub fn conforms(
     subject: &dyn Subject,
     entry: &KernelEntry,
