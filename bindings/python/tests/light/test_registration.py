@@ -149,7 +149,7 @@ def test_kernels_are_unregistered():
 
 
 def test_unregistering_a_backend_says_whether_it_was_registered():
-    lz.register_kernel(operation="norm.rms", id="leaving.rms")(lambda x, weight, *, eps: x)
+    lz.register_kernel(operation="norm.rms", id="leaving.rms")(lambda x, weight, **options: x)
     assert lz.unregister_backend("leaving") is True
     assert lz.unregister_backend("leaving") is False
 
@@ -157,7 +157,7 @@ def test_unregistering_a_backend_says_whether_it_was_registered():
 def test_layouts_of_an_operation_without_layouts_are_refused():
     register = lz.register_kernel(operation="norm.rms", id="test.laid_out", layouts=["foo"])
     with pytest.raises(ValueError, match="norm.rms has no layouts: remove `layouts` from the kernel test.laid_out"):
-        register(lambda x, weight, *, eps: x)
+        register(lambda x, weight, **options: x)
     register = lz.register_kernel(operation="attention.gqa.decode.paged", id="test.laid_out", layouts=["foo"])
     with pytest.raises(lz.LayerZeroError, match="`layout` has no case foo; it has "):
         register(lambda *arguments, **options: None)
