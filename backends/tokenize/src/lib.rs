@@ -20,6 +20,7 @@ mod byte_bpe;
 mod chat;
 mod code_points;
 mod coder;
+#[cfg(target_arch = "x86_64")]
 mod cpu_features;
 mod definition;
 mod encodings;

@@ -7,6 +7,7 @@
 
 use super::char_blocks::{CharMasks, CharTable};
 use super::contraction;
+#[cfg(target_arch = "x86_64")]
 use crate::cpu_features::has_avx512;
 
 /// Bytes of a block.
